@@ -1,0 +1,73 @@
+"""The exceptions of cudnn-aot and the exit code that each one means on the command line.
+
+A message is one line, lower case, no trailing dot: what, got, want, how to fix. Wherever the
+command line reports one of these, it prints that line and no traceback.
+"""
+
+
+class Error(Exception):
+    """Base of every error that cudnn-aot raises on purpose."""
+
+    exit_code = 1
+
+
+class UsageError(Error):
+    """An argument is wrong: an unknown target, a folder that is not a store."""
+
+    exit_code = 2
+
+
+class InvalidGraphError(Error):
+    """A graph or graph file breaks a rule of the format or of an op."""
+
+
+class cudnnGraphNotSupportedError(Error):  # noqa: N801  (the name that programs already catch)
+    """No engine takes the graph; the message carries every engine's reason."""
+
+    exit_code = 3
+
+
+class StoreError(Error):
+    """A store cannot be read or written as asked."""
+
+
+class NotAStoreError(UsageError, StoreError):
+    """The path is not a store of a format this version reads."""
+
+
+class DamagedError(StoreError):
+    """Stored bytes differ from the digest recorded for them."""
+
+
+class NotInStoreError(StoreError):
+    """The store holds no such name, graph or kernel."""
+
+
+class CompileError(Error):
+    """A kernel did not compile or link."""
+
+
+class CompileForbiddenError(CompileError):
+    """A compile was needed while ``CUDNN_AOT_FORBID_COMPILE=1`` was set."""
+
+
+class RequirementError(Error):
+    """This machine or device does not meet what a stored plan requires."""
+
+
+class LaunchError(Error):
+    """CUDA or a kernel reported a failure while a plan was prepared or executed."""
+
+
+class RefusedError(Error, ValueError):
+    """A call does not fit the plan: nothing was launched.
+
+    Attributes:
+        rule: id of the broken rule, for example ``"capacity"`` or ``"dtype"``.
+        operand: uid of the operand, or None when the rule is not about one.
+    """
+
+    def __init__(self, message: str, rule: str = "", operand: int | None = None) -> None:
+        super().__init__(message)
+        self.rule = rule
+        self.operand = operand

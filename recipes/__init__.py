@@ -1,0 +1,2 @@
+if not __name__.startswith("cudnn_aot."):
+    raise ImportError("import cudnn_aot.recipes, not recipes: a second copy of every class would follow")
