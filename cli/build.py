@@ -1,0 +1,131 @@
+"""``cudnn-aot build``: graph files and targets in, a store out."""
+
+import os
+
+import click
+
+from cudnn_aot.cli.options import choose_store, json_option, print_json, split_list, store_option
+from cudnn_aot.cli.progress import show_progress
+from cudnn_aot.cli.table import format_bytes, format_table, plural
+from cudnn_aot.compiler.build.driver import build as build_store
+from cudnn_aot.compiler.build.summary import BuildSummary, GraphResult, Status
+from cudnn_aot.compiler.target.target import known_targets
+from cudnn_aot.errors import UsageError
+
+
+@click.command()
+@click.argument("graphs", nargs=-1, metavar="GRAPH...")
+@click.option(
+    "--target",
+    "-t",
+    "targets",
+    multiple=True,
+    metavar="T[,T]",
+    help="Targets to build for: names (see `cudnn-aot targets`) or target files.",
+)
+@store_option
+@click.option(
+    "--jobs",
+    "-j",
+    default="auto",
+    metavar="N",
+    help="Kernels compiled at once. Default: auto, what processors and memory allow.",
+)
+@click.option(
+    "--allow-declined",
+    multiple=True,
+    metavar="T[,T]",
+    help="Exit 0 although graphs were declined for these targets (`all` for every target).",
+)
+@json_option
+def build(
+    graphs: tuple[str, ...],
+    targets: tuple[str, ...],
+    store: str | None,
+    jobs: str,
+    allow_declined: tuple[str, ...],
+    as_json: bool,
+) -> int:
+    """Compile graphs for targets into a store; needs no GPU and no driver.
+
+    What the store holds already is neither planned nor compiled again. One graph that fails does
+    not stop the others: exit code 1 if any failed, 3 if any was declined.
+    CUDNN_AOT_FORBID_COMPILE=1 makes a needed compile a failure.
+    """
+    names = split_list(targets)
+    if not names:
+        raise UsageError(f"no target given: pass --target (known: {', '.join(known_targets())})")
+    allowed = split_list(allow_declined)
+    unknown = [name for name in allowed if name != "all" and name not in names]
+    if unknown:
+        raise UsageError(f"--allow-declined: {unknown[0]!r} is not a target of this build")
+    choice = choose_store(store)
+    with show_progress(quiet=as_json) as progress:
+        summary = build_store(
+            graphs,
+            names,
+            choice.path,
+            jobs=_parse_jobs(jobs),
+            forbid_compile=os.environ.get("CUDNN_AOT_FORBID_COMPILE") == "1",
+            progress=progress,
+        )
+    for line in _complaints(summary):
+        click.echo(line, err=True)
+    if as_json:
+        print_json(summary.to_json())
+    else:
+        click.echo(_report(summary))
+    return summary.exit_code(allowed)
+
+
+def _parse_jobs(text: str) -> int | None:
+    if text == "auto":
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise UsageError(f"-j: got {text!r}, want a number of 1 or more, or auto")
+    return int(text)
+
+
+def _complaints(summary: BuildSummary) -> list[str]:
+    """One line per failed or declined graph, on stderr, naming where to look."""
+    lines = []
+    for result in summary.graphs:
+        if result.status not in (Status.FAILED, Status.DECLINED):
+            continue
+        where = f"{result.name} for {result.target}" if result.target else result.file
+        word = "error" if result.status is Status.FAILED else "declined"
+        lines += [f"{word}: {where}: {reason}" for reason in result.reasons]
+    return lines
+
+
+def _report(summary: BuildSummary) -> str:
+    rows = [_row(result) for result in summary.graphs if result.target]
+    counts = [(status, summary.count(status)) for status in Status]
+    kernels = summary.kernels
+    parts = [
+        ", ".join(f"{count} {status.value}" for status, count in counts if count)
+        or "nothing to do",
+        f"kernels: {kernels.compiled} compiled, {kernels.hits} already there, "
+        f"{format_bytes(kernels.bytes)}",
+        plural(summary.files_written, "file") + f" written to {summary.store}",
+        f"{summary.seconds:.1f} s with -j {summary.jobs}",
+    ]
+    table = format_table(
+        ("graph", "target", "status", "engine", "knobs", "kernels", "bytes", "seconds"),
+        rows,
+        right="kernels bytes seconds",
+    )
+    return "\n".join([*([table, ""] if table else []), *parts])
+
+
+def _row(result: GraphResult) -> tuple[str, ...]:
+    return (
+        result.name,
+        result.target,
+        result.status.value,
+        result.engine or "-",
+        " ".join(f"{name}={value}" for name, value in result.knobs.items()) or "-",
+        str(len(result.kernels)),
+        format_bytes(sum(kernel.blob_bytes for kernel in result.kernels)),
+        f"{result.seconds:.1f}",
+    )

@@ -1,0 +1,79 @@
+"""The command group: names and one-line helps here, code in one module per group.
+
+A command's module is imported when the command runs, so ``--help`` stays quick and looking at a
+store needs nothing that building needs.
+"""
+
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+import cudnn_aot
+from cudnn_aot.errors import UsageError
+
+# command: (module under cudnn_aot.cli, help shown in the list)
+_COMMANDS = {
+    "build": ("build", "Compile graphs for targets into a store."),
+    "ls": ("store", "List the plans of a store."),
+    "show": ("store", "Show one plan: graph, engine, kernels, requirements."),
+    "verify": ("store", "Check every byte of a store against its digests."),
+    "run": ("run", "Execute stored plans on random operands and check the results."),
+    "targets": ("targets", "List the targets that graphs can be built for."),
+    "doctor": ("doctor", "Report versions, the store in use and what is missing."),
+}
+
+
+class _LazyGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in _COMMANDS:
+            return None
+        module = importlib.import_module(f"cudnn_aot.cli.{_COMMANDS[name][0]}")
+        command: click.Command = getattr(module, name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in _COMMANDS and not args[0].startswith("-"):
+            raise UsageError(f"no command {args[0]!r}: choose from {', '.join(_COMMANDS)}")
+        return super().resolve_command(ctx, args)
+
+
+@click.command(
+    cls=_LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    invoke_without_command=True,
+)
+@click.version_option(cudnn_aot.__version__, prog_name="cudnn-aot")
+@click.pass_context
+def cudnn_aot_command(ctx: click.Context) -> None:
+    """Compile cuDNN-style graphs without a GPU; launch them without a compiler."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+def run_command(args: Sequence[str] | None) -> int:
+    """Parse and run; a command returns its exit code, or None for 0."""
+    try:
+        result: Any = cudnn_aot_command.main(
+            args=None if args is None else list(args), prog_name="cudnn-aot", standalone_mode=False
+        )
+    except click.exceptions.Abort:
+        raise KeyboardInterrupt from None
+    except click.exceptions.Exit as request:
+        return request.exit_code
+    except click.ClickException as error:
+        ctx = getattr(error, "ctx", None)
+        hint = f"; see {ctx.command_path} --help" if ctx else ""
+        message = error.format_message().rstrip(".")
+        raise UsageError(message[:1].lower() + message[1:] + hint) from None
+    return int(result or 0)

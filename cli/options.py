@@ -1,0 +1,61 @@
+"""Options that mean the same on every command, and how the store is chosen."""
+
+import json
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+STORE_VARIABLE = "CUDNN_AOT_STORE"
+DEFAULT_STORE = "cudnn_aot_store"
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class StoreChoice:
+    """The store in use and the setting that chose it: flag, environment, or default."""
+
+    path: Path
+    chosen_by: str
+
+
+def choose_store(flag: str | None) -> StoreChoice:
+    """``--store`` before ``CUDNN_AOT_STORE`` before ``./cudnn_aot_store``."""
+    if flag:
+        return StoreChoice(Path(flag), "--store")
+    from_environment = os.environ.get(STORE_VARIABLE)
+    if from_environment:
+        return StoreChoice(Path(from_environment), STORE_VARIABLE)
+    return StoreChoice(Path(DEFAULT_STORE), "default")
+
+
+def store_option(command: _F) -> _F:
+    return click.option(
+        "--store",
+        "-o",
+        "store",
+        metavar="DIR",
+        help=f"The store. Default: ${STORE_VARIABLE}, else ./{DEFAULT_STORE}.",
+    )(command)
+
+
+def json_option(command: _F) -> _F:
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")(command)
+
+
+def target_option(help_text: str) -> Callable[[_F], _F]:
+    return click.option("--target", "-t", "target", metavar="T", help=help_text)
+
+
+def split_list(values: Iterable[str]) -> tuple[str, ...]:
+    """``("a,b", "c")`` as ``("a", "b", "c")``: a list option takes commas and repetition."""
+    parts = (part.strip() for value in values for part in value.split(","))
+    return tuple(dict.fromkeys(part for part in parts if part))
+
+
+def print_json(document: Any) -> None:
+    click.echo(json.dumps(document, indent=2, sort_keys=False))

@@ -1,0 +1,307 @@
+"""The build: graph files in, a store out, every step resumable.
+
+Order of publication: kernels, plan record, graph, pointer, names. A reader therefore never meets
+a pointer to something absent, and a build that is killed and repeated only does what is missing.
+A graph whose stored plan key equals today's and whose kernels are all present and whole is not
+planned again: no recipe is imported and nothing is written.
+"""
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cudnn_aot.cache.compile import CompilerPool, KernelEntry, compile_cached
+from cudnn_aot.cache.spec import KernelSpec
+from cudnn_aot.cache.writer import StoreWriter
+from cudnn_aot.compiler.build import records
+from cudnn_aot.compiler.build.jobs import auto_jobs
+from cudnn_aot.compiler.build.progress import Event, ProgressCallback, Stage, silent
+from cudnn_aot.compiler.build.sources import Source, failure_line, read_sources
+from cudnn_aot.compiler.build.stored import StoredPlan, stored_plan
+from cudnn_aot.compiler.build.summary import (
+    BuildSummary,
+    GraphResult,
+    KernelResult,
+    KernelTotals,
+    Status,
+)
+from cudnn_aot.compiler.formats import graph_json
+from cudnn_aot.compiler.planning.plan import Planned, plan_graph, plan_key
+from cudnn_aot.compiler.target.target import Target, load_target
+from cudnn_aot.errors import UsageError, cudnnGraphNotSupportedError
+
+
+@dataclass(slots=True)
+class _Job:
+    """One graph on one target, and all sources that hold that graph."""
+
+    target: Target
+    sources: list[Source]
+    plan_key: str = ""
+    planned: Planned | None = None
+    stored: StoredPlan | None = None
+    status: Status | None = None
+    reasons: tuple[str, ...] = ()
+    seconds: float = 0.0
+    waiting_for: set[str] = field(default_factory=set)
+
+    @property
+    def source(self) -> Source:
+        return self.sources[0]
+
+    @property
+    def label(self) -> str:
+        return f"{self.source.name} for {self.target.name}"
+
+    def fail(self, reason: str) -> None:
+        self.status = Status.FAILED
+        self.reasons = (*self.reasons, reason)
+
+
+def build(
+    files: Sequence[str | Path],
+    targets: Sequence[str],
+    store: str | Path,
+    *,
+    jobs: int | None = None,
+    forbid_compile: bool = False,
+    progress: ProgressCallback = silent,
+) -> BuildSummary:
+    """Build every graph of ``files`` for every target into ``store``.
+
+    Args:
+        files: graph files, ours or the peer's; a file may hold several graphs.
+        targets: names of known targets or paths of target files.
+        store: folder of the store; created when there is at least one graph to put in.
+        jobs: compile workers; None fits them to processors and memory.
+        forbid_compile: fail a graph that needs a compile instead of compiling.
+        progress: called from the calling thread only.
+
+    Raises:
+        UsageError: no or unknown target, a path that is not a store, one name for two graphs.
+        StoreError: the store cannot be written.
+    """
+    started = time.perf_counter()
+    if not files:
+        raise UsageError("no graph file given: name at least one")
+    if not targets:
+        raise UsageError("no target given: name at least one")
+    loaded_targets = _load_targets(targets)
+    workers = jobs if jobs is not None else auto_jobs()
+    if workers < 1:
+        raise UsageError(f"jobs: got {workers}, want 1 or more")
+    sources, unreadable = read_sources(map(Path, files), progress)
+
+    results: list[GraphResult] = []
+    totals = KernelTotals()
+    files_written = 0
+    if sources:
+        writer = StoreWriter(Path(store), create=True)
+        run = _Run(writer, workers, forbid_compile, progress)
+        results, totals = run.build(_jobs(sources, list(loaded_targets.values())))
+        files_written = writer.files_written
+    return BuildSummary(
+        store=str(store),
+        jobs=workers,
+        graphs=(*unreadable, *results),
+        kernels=totals,
+        files_written=files_written,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _load_targets(names: Sequence[str]) -> dict[str, Target]:
+    loaded: dict[str, Target] = {}
+    for target in map(load_target, names):
+        if loaded.setdefault(target.name, target) != target:
+            raise UsageError(
+                f"two different descriptors are named {target.name!r}: give one another name"
+            )
+    return loaded
+
+
+def _jobs(sources: list[Source], targets: list[Target]) -> list[_Job]:
+    """One job per distinct graph and target, in the order given."""
+    jobs: dict[tuple[str, str], _Job] = {}
+    for target in targets:
+        for source in sources:
+            job = jobs.setdefault((source.key, target.name), _Job(target, []))
+            if all(source.name != other.name for other in job.sources):
+                job.sources.append(source)
+    return list(jobs.values())
+
+
+class _Run:
+    """The state of one build."""
+
+    def __init__(
+        self, writer: StoreWriter, workers: int, forbid: bool, progress: ProgressCallback
+    ) -> None:
+        self._writer = writer
+        self._workers = workers
+        self._forbid = forbid
+        self._progress = progress
+        self._specs: dict[str, KernelSpec] = {}
+        self._entries: dict[str, KernelEntry] = {}
+        self._notes: list[str] = []
+
+    def build(self, jobs: list[_Job]) -> tuple[list[GraphResult], KernelTotals]:
+        for done, job in enumerate(jobs, start=1):
+            self._plan(job)
+            self._progress(Event(Stage.PLAN, done, len(jobs), job.label))
+        self._compile(jobs)
+        return [self._result(job, source) for job in jobs for source in job.sources], self._totals(
+            jobs
+        )
+
+    def _plan(self, job: _Job) -> None:
+        """Find the stored plan, or plan and note which kernels are needed."""
+        started = time.perf_counter()
+        try:
+            job.plan_key = plan_key(job.source.graph, job.target)
+            job.stored = stored_plan(
+                self._writer.reader, job.target.name, job.source.key, job.plan_key
+            )
+            if job.stored is not None:
+                job.status = Status.CACHED if job.stored.record else Status.DECLINED
+                job.reasons = job.stored.reasons
+                self._name(job)
+                return
+            job.planned = plan_graph(job.source.graph, job.target)
+            for spec in job.planned.kernels:
+                self._specs.setdefault(spec.key, spec)
+                job.waiting_for.add(spec.key)
+        except cudnnGraphNotSupportedError as declined:
+            job.status = Status.DECLINED
+            job.reasons = tuple(getattr(declined, "reasons", None) or [str(declined)])
+            self._publish(job, [])
+        except Exception as error:
+            job.fail(failure_line(error))
+        finally:
+            job.seconds = time.perf_counter() - started
+
+    def _compile(self, jobs: list[_Job]) -> None:
+        """Compile what is absent; publish each graph as soon as its last kernel is there."""
+        pending = [job for job in jobs if job.status is None]
+        for job in pending:
+            self._publish_if_complete(job)
+        if not self._specs:
+            return
+        executor = ThreadPoolExecutor(self._workers, thread_name_prefix="compile")
+        with CompilerPool(self._workers) as pool:
+            try:
+                futures: dict[Future[KernelEntry], KernelSpec] = {
+                    executor.submit(
+                        compile_cached,
+                        spec,
+                        self._writer,
+                        pool,
+                        forbid=self._forbid,
+                        wait_notice=self._notes.append,
+                    ): spec
+                    for spec in self._specs.values()
+                }
+                for done, future in enumerate(as_completed(futures), start=1):
+                    spec = futures[future]
+                    detail = self._collect(spec, future, pending)
+                    while self._notes:
+                        self._progress(Event(Stage.NOTE, done, len(futures), self._notes.pop(0)))
+                    label = f"{spec.template} {spec.key[:12]}"
+                    self._progress(Event(Stage.COMPILE, done, len(futures), label, detail))
+            finally:
+                # After an interruption nothing new may start; running compiles end with the pool.
+                executor.shutdown(wait=False, cancel_futures=True)
+
+    def _collect(self, spec: KernelSpec, future: "Future[KernelEntry]", jobs: list[_Job]) -> str:
+        waiting = [job for job in jobs if spec.key in job.waiting_for]
+        try:
+            entry = future.result()
+        except Exception as error:
+            reason = f"kernel {spec.template} {spec.key[:12]}: {failure_line(error)}"
+            for job in waiting:
+                job.waiting_for.discard(spec.key)
+                job.fail(reason)
+            return "failed"
+        self._entries[spec.key] = entry
+        for job in waiting:
+            job.waiting_for.discard(spec.key)
+            job.seconds += entry.seconds if entry.compiled else 0.0
+            self._publish_if_complete(job)
+        return f"compiled in {entry.seconds:.1f} s" if entry.compiled else "in the store"
+
+    def _publish_if_complete(self, job: _Job) -> None:
+        if job.waiting_for or job.planned is None or job.status is not None:
+            return
+        try:
+            entries = [self._entries[spec.key] for spec in job.planned.kernels]
+            record = records.plan_record(job.source.key, job.target.name, job.planned, entries)
+            self._publish(job, [self._writer.put_blob(records.canonical_bytes(record))])
+            job.status = Status.BUILT
+        except Exception as error:
+            job.fail(failure_line(error))
+
+    def _publish(self, job: _Job, record_blobs: list[str]) -> None:
+        source, target = job.source, job.target.name
+        graph_blob = self._writer.put_blob(graph_json.dumps(source.graph).encode())
+        self._writer.put_pointer(
+            target,
+            source.key,
+            records.pointer(
+                source.key, target, job.plan_key, graph_blob, record_blobs, job.reasons
+            ),
+        )
+        self._name(job)
+
+    def _name(self, job: _Job) -> None:
+        for source in job.sources:
+            self._writer.put_name(
+                job.target.name, source.name, records.name(source.name, source.key, source.uids)
+            )
+
+    def _result(self, job: _Job, source: Source) -> GraphResult:
+        engine, knobs, kernels = "", {}, ()
+        if job.planned is not None:
+            engine, knobs = job.planned.engine_name, dict(job.planned.knobs)
+            entries = [self._entries.get(spec.key) for spec in job.planned.kernels]
+            kernels = tuple(_kernel_result(entry) for entry in entries if entry is not None)
+        elif job.stored is not None and job.stored.record:
+            engine = job.stored.record["engine"]["name"]
+            knobs = dict(job.stored.record["knobs"])
+            kernels = job.stored.kernels
+        return GraphResult(
+            name=source.name,
+            graph_key=source.key,
+            target=job.target.name,
+            status=job.status or Status.FAILED,
+            file=source.file,
+            engine=engine,
+            knobs=knobs,
+            kernels=kernels,
+            reasons=job.reasons,
+            seconds=job.seconds,
+        )
+
+    def _totals(self, jobs: list[_Job]) -> KernelTotals:
+        kernels = {entry.key: _kernel_result(entry) for entry in self._entries.values()}
+        for job in jobs:
+            if job.stored is not None:
+                kernels.update((k.key, k) for k in job.stored.kernels if k.key not in kernels)
+        return KernelTotals(
+            compiled=sum(kernel.compiled for kernel in kernels.values()),
+            hits=sum(not kernel.compiled for kernel in kernels.values()),
+            bytes=sum(kernel.blob_bytes for kernel in kernels.values()),
+        )
+
+
+def _kernel_result(entry: KernelEntry) -> KernelResult:
+    return KernelResult(
+        key=entry.key,
+        symbol=entry.symbol,
+        object_digest=entry.object_digest,
+        blob_digest=entry.blob_digest,
+        blob_bytes=entry.blob_bytes,
+        compiled=entry.compiled,
+        seconds=entry.seconds,
+    )

@@ -1,0 +1,98 @@
+"""The documents a build publishes for a planned graph: plan record, pointer, name.
+
+Nothing here depends on time, paths, users or hosts, so equal inputs give equal bytes.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cudnn_aot.cache.compile import KernelEntry
+from cudnn_aot.compiler.planning.plan import Planned
+
+FORMAT = 1
+_HOST_LEVELS = ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4")
+
+
+def canonical_bytes(document: Mapping[str, Any]) -> bytes:
+    """The one spelling of a document that is stored as a blob."""
+    return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
+
+
+def plan_record(
+    graph_key: str, target: str, planned: Planned, entries: Sequence[KernelEntry]
+) -> dict[str, Any]:
+    """What the runtime reads: launch table, kernels in order, merged requirements."""
+    return {
+        "format": FORMAT,
+        "graph_key": graph_key,
+        "target": target,
+        "engine": {"id": planned.engine_id, "name": planned.engine_name},
+        "knobs": dict(planned.knobs),
+        "table": planned.table,
+        "kernels": [
+            {
+                "key": entry.key,
+                "symbol": entry.symbol,
+                "blob": entry.blob_digest,
+                "bytes": entry.blob_bytes,
+                "object": entry.object_digest,
+            }
+            for entry in entries
+        ],
+        "requirements": merge_requirements([entry.requirements for entry in entries]),
+    }
+
+
+def pointer(
+    graph_key: str,
+    target: str,
+    plan_key: str,
+    graph_blob: str,
+    records: Sequence[str] = (),
+    reasons: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Where a graph's plans are on a target, or why there is none."""
+    return {
+        "format": FORMAT,
+        "graph_key": graph_key,
+        "target": target,
+        "status": "built" if records else "declined",
+        "plan_key": plan_key,
+        "records": list(records),
+        "graph": graph_blob,
+        "reasons": list(reasons),
+    }
+
+
+def name(graph_name: str, graph_key: str, uids: Sequence[tuple[str, int]]) -> dict[str, Any]:
+    """A name, the graph it stands for, and the tensor names a caller may use instead of uids."""
+    return {"format": FORMAT, "name": graph_name, "graph_key": graph_key, "uids": dict(uids)}
+
+
+def merge_requirements(requirements: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The least machine on which every one of several kernels runs.
+
+    Raises:
+        ValueError: two kernels of one plan want different architectures or hosts, or a
+            requirement is of a kind that this function cannot merge.
+    """
+    merged: dict[str, Any] = {}
+    for requirement in requirements:
+        for field, value in requirement.items():
+            merged[field] = _stricter(field, merged[field], value) if field in merged else value
+    return merged
+
+
+def _stricter(field: str, a: Any, b: Any) -> Any:
+    if a == b or not b:
+        return a
+    if not a:
+        return b
+    if field in ("smem_optin_bytes", "driver_min"):
+        return max(a, b)
+    if field == "glibc_min":
+        return max(a, b, key=lambda version: tuple(int(part) for part in str(version).split(".")))
+    if field == "host_level":
+        return max(a, b, key=_HOST_LEVELS.index)
+    raise ValueError(f"requirement {field!r} differs between kernels of one plan: {a!r} and {b!r}")

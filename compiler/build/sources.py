@@ -1,0 +1,104 @@
+"""Graph files read for a build: what each holds, or why it could not be read."""
+
+import os
+import re
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from cudnn_aot.compiler.build.progress import Event, ProgressCallback, Stage
+from cudnn_aot.compiler.build.summary import GraphResult, Status
+from cudnn_aot.compiler.formats.load import load_graphs
+from cudnn_aot.compiler.graph.graph import Graph
+from cudnn_aot.errors import Error, InvalidGraphError, UsageError
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+@=-]{0,199}")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A validated, frozen graph and the file it came from."""
+
+    file: str
+    name: str
+    key: str
+    graph: Graph
+    uids: tuple[tuple[str, int], ...]
+
+
+def read_sources(
+    files: Iterable[Path], progress: ProgressCallback
+) -> tuple[list[Source], list[GraphResult]]:
+    """Read every file; a file that cannot be read becomes a failed result, not an exception.
+
+    Raises:
+        UsageError: one name is given to two different graphs, so a name could not find its plan.
+    """
+    paths = list(dict.fromkeys(files))
+    sources: list[Source] = []
+    failed: list[GraphResult] = []
+    for done, path in enumerate(paths, start=1):
+        started = time.perf_counter()
+        try:
+            sources += [_source(path, graph) for graph in load_graphs(path)]
+        except Exception as error:
+            reason = failure_line(error)
+            # The loader's line may name the file already.
+            reason = reason.removeprefix(f"{path}: ")
+            failed.append(
+                GraphResult(
+                    name=path.stem,
+                    graph_key="",
+                    target="",
+                    status=Status.FAILED,
+                    file=str(path),
+                    reasons=(reason,),
+                    seconds=time.perf_counter() - started,
+                )
+            )
+        progress(Event(Stage.LOAD, done, len(paths), str(path)))
+    _refuse_ambiguous_names(sources)
+    return sources, failed
+
+
+def failure_line(error: Exception) -> str:
+    """One line for a report; an exception that is not ours is named as a fault of the program."""
+    if os.environ.get("CUDNN_AOT_DEBUG") == "1" and not isinstance(error, Error | OSError):
+        raise error
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror.lower()}" if error.filename else error.strerror
+    text = " ".join(str(error).split())
+    if isinstance(error, Error):
+        return text
+    return f"internal error: {type(error).__name__}: {text}; CUDNN_AOT_DEBUG=1 shows the traceback"
+
+
+def _source(path: Path, graph: Graph) -> Source:
+    graph.freeze()
+    name = graph.name or path.stem
+    if not _NAME.fullmatch(name):
+        raise InvalidGraphError(
+            f"name: got {name!r}, want letters, digits and . _ + @ = - (200 at most); "
+            "the name becomes a file name in the store"
+        )
+    return Source(str(path), name, graph.key(), graph, _uids(graph))
+
+
+def _uids(graph: Graph) -> tuple[tuple[str, int], ...]:
+    """Tensor name to uid for what a caller binds; a name that two tensors share is left out."""
+    tensors = [*graph.inputs(), *graph.outputs()]
+    names = [tensor.name for tensor in tensors]
+    unique = {t.name: t.uid for t in tensors if t.name and names.count(t.name) == 1}
+    return tuple(sorted(unique.items()))
+
+
+def _refuse_ambiguous_names(sources: list[Source]) -> None:
+    first: dict[str, Source] = {}
+    for source in sources:
+        other = first.setdefault(source.name, source)
+        if other.key != source.key:
+            raise UsageError(
+                f"name {source.name!r} is given to two different graphs, in {other.file} and in "
+                f"{source.file}: give one of them another name"
+            )

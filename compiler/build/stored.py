@@ -1,0 +1,58 @@
+"""What a store already holds for a graph, when it can be used as it is.
+
+Anything absent, damaged or of another plan key is a miss: the build then makes it again.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from cudnn_aot.cache.reader import StoreReader
+from cudnn_aot.compiler.build.summary import KernelResult
+from cudnn_aot.errors import StoreError
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPlan:
+    """A plan found unchanged, or a decline found unchanged (``record`` is then None)."""
+
+    record: dict[str, Any] | None
+    kernels: tuple[KernelResult, ...] = ()
+    reasons: tuple[str, ...] = ()
+
+
+def stored_plan(
+    reader: StoreReader, target: str, graph_key: str, plan_key: str
+) -> StoredPlan | None:
+    """The stored plan of a graph if its plan key is equal and every byte it needs is whole."""
+    try:
+        pointer = reader.pointer(target, graph_key)
+        if pointer["plan_key"] != plan_key:
+            return None
+        reader.blob(pointer["graph"])
+        if pointer["status"] == "declined":
+            return StoredPlan(None, reasons=tuple(pointer["reasons"]))
+        found: list[tuple[dict[str, Any], tuple[KernelResult, ...]]] = []
+        for digest in pointer["records"]:
+            record = json.loads(reader.blob(digest))
+            found.append((record, tuple(_kernel(reader, item) for item in record["kernels"])))
+        return StoredPlan(found[0][0], found[0][1])
+    except (StoreError, KeyError, IndexError, TypeError, ValueError):
+        return None
+
+
+def _kernel(reader: StoreReader, item: dict[str, Any]) -> KernelResult:
+    """A kernel of a plan record, once the store's own record of it says the same."""
+    stored = reader.kernel(item["key"])
+    if (stored["blob"]["sha256"], stored["symbol"]) != (item["blob"], item["symbol"]):
+        raise ValueError("the plan record and the kernel record name different blobs")
+    reader.blob(item["blob"])
+    return KernelResult(
+        key=item["key"],
+        symbol=item["symbol"],
+        object_digest=item["object"],
+        blob_digest=item["blob"],
+        blob_bytes=item["bytes"],
+        compiled=False,
+        seconds=0.0,
+    )

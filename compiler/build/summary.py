@@ -1,0 +1,136 @@
+"""What a build did, as a value: one row per graph and target, and the totals.
+
+``BuildSummary.to_json`` is the schema of ``cudnn-aot build --json``; see docs/cli.md.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+
+class Status(str, Enum):
+    """How a graph ended on a target."""
+
+    BUILT = "built"
+    CACHED = "cached"
+    FAILED = "failed"
+    DECLINED = "declined"
+
+
+@dataclass(frozen=True, slots=True)
+class KernelResult:
+    """A kernel of a graph, as the store holds it."""
+
+    key: str
+    symbol: str
+    object_digest: str
+    blob_digest: str
+    blob_bytes: int
+    compiled: bool
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class GraphResult:
+    """One graph on one target.
+
+    Attributes:
+        name: the graph's name; the file's stem when the file could not be read as graphs.
+        graph_key: empty when the file could not be read as graphs.
+        target: empty when the file could not be read as graphs.
+        reasons: why it was declined, or the one line that says why it failed.
+        seconds: planning, and the compile time of the kernels that this graph waited for.
+    """
+
+    name: str
+    graph_key: str
+    target: str
+    status: Status
+    file: str = ""
+    engine: str = ""
+    knobs: dict[str, int] = field(default_factory=dict)
+    kernels: tuple[KernelResult, ...] = ()
+    reasons: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "graph_key": self.graph_key,
+            "target": self.target,
+            "status": self.status.value,
+            "file": self.file,
+            "engine": self.engine,
+            "knobs": dict(self.knobs),
+            "kernels": [
+                {
+                    "key": kernel.key,
+                    "symbol": kernel.symbol,
+                    "object": kernel.object_digest,
+                    "blob": kernel.blob_digest,
+                    "bytes": kernel.blob_bytes,
+                    "compiled": kernel.compiled,
+                    "seconds": round(kernel.seconds, 3),
+                }
+                for kernel in self.kernels
+            ],
+            "reasons": list(self.reasons),
+            "seconds": round(self.seconds, 3),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTotals:
+    """Distinct kernels of the build.
+
+    Attributes:
+        compiled: kernels compiled by this build.
+        hits: kernels that the store already held.
+        bytes: linked bytes of both together.
+    """
+
+    compiled: int = 0
+    hits: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BuildSummary:
+    """The outcome of a build."""
+
+    store: str
+    jobs: int
+    graphs: tuple[GraphResult, ...]
+    kernels: KernelTotals
+    files_written: int
+    seconds: float
+
+    def count(self, status: Status) -> int:
+        return sum(result.status is status for result in self.graphs)
+
+    def exit_code(self, allow_declined: Iterable[str] = ()) -> int:
+        """0 done, 1 something failed, 3 nothing failed but a graph was declined.
+
+        A decline on a target in ``allow_declined`` does not count; ``"all"`` allows every one.
+        """
+        allowed = frozenset(allow_declined)
+        if self.count(Status.FAILED):
+            return 1
+        declined = {r.target for r in self.graphs if r.status is Status.DECLINED}
+        return 3 if declined and "all" not in allowed and declined - allowed else 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format": 1,
+            "store": self.store,
+            "jobs": self.jobs,
+            "graphs": [result.to_json() for result in self.graphs],
+            "kernels": {
+                "compiled": self.kernels.compiled,
+                "hits": self.kernels.hits,
+                "bytes": self.kernels.bytes,
+            },
+            "files_written": self.files_written,
+            "seconds": round(self.seconds, 3),
+        }
