@@ -4,6 +4,10 @@ A message is one line, lower case, no trailing dot: what, got, want, how to fix.
 command line reports one of these, it prints that line and no traceback.
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterable
+
 
 class Error(Exception):
     """Base of every error that cudnn-aot raises on purpose."""
@@ -17,14 +21,22 @@ class UsageError(Error):
     exit_code = 2
 
 
-class InvalidGraphError(Error):
+class InvalidGraphError(Error, ValueError):
     """A graph or graph file breaks a rule of the format or of an op."""
 
 
+class FrozenGraphError(Error, RuntimeError):
+    """A graph was changed after it was frozen."""
+
+
 class cudnnGraphNotSupportedError(Error):  # noqa: N801  (the name that programs already catch)
-    """No engine takes the graph; the message carries every engine's reason."""
+    """No engine takes the graph; the message carries every engine's reason, ``reasons`` one each."""
 
     exit_code = 3
+
+    def __init__(self, message: str, reasons: Iterable[str] = ()) -> None:
+        super().__init__(message)
+        self.reasons = list(reasons)
 
 
 class StoreError(Error):
@@ -41,6 +53,10 @@ class DamagedError(StoreError):
 
 class NotInStoreError(StoreError):
     """The store holds no such name, graph or kernel."""
+
+
+class NotReproducibleError(StoreError):
+    """One kernel key gave two different objects; the key misses something that a compile read."""
 
 
 class CompileError(Error):

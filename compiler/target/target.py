@@ -1,0 +1,119 @@
+"""A target: what planning and compiling may know about the machine that will run a plan.
+
+Targets are named and read from data files, never probed, so that the same plans come out on any build machine.
+What a stored plan *requires* is recorded from it; a device is later matched by requirement, not by name.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, get_type_hints
+
+from cudnn_aot.errors import UsageError
+
+DATA_DIR = Path(__file__).parent / "data"
+
+# Architectures that the compiler knows; an unknown one would die inside it as a bare KeyError.
+GPU_ARCHES = (
+    "sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_100a", "sm_100f", "sm_101a",
+    "sm_101f", "sm_103a", "sm_103f", "sm_110a", "sm_110f", "sm_120", "sm_120a", "sm_120f", "sm_121a",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One target descriptor.
+
+    Attributes:
+        name: the name that ``--target`` takes and that the store files plans under.
+        kind: ``"cuda"`` or ``"cpu"``.
+        gpu_arch: architecture that kernels are compiled for, ``"sm_90a"``; empty for a CPU.
+        sm_count: streaming multiprocessors, used to rank plans; kernels read the device's own count.
+        l2_bytes: L2 cache.
+        smem_optin_bytes: largest shared memory of one block after opting in.
+        driver_min: lowest CUDA driver API version that loads the code, as ``cuDriverGetVersion`` gives it.
+        dsl_flavor: CuTe DSL flavour that compiles for it, ``"cu12"`` or ``"cu13"``.
+        host_triple: host that the launch stubs (or CPU kernels) run on.
+        host_level: x86-64 micro-architecture level of that host's code.
+    """
+
+    name: str
+    kind: Literal["cuda", "cpu"]
+    gpu_arch: str
+    sm_count: int
+    l2_bytes: int
+    smem_optin_bytes: int
+    driver_min: int
+    dsl_flavor: str
+    host_triple: str
+    host_level: str
+
+    def descriptor(self) -> dict[str, str | int]:
+        """The fields as plain data, as a plan key reads them."""
+        return asdict(self)
+
+
+def known_targets() -> tuple[str, ...]:
+    """Names of the shipped descriptors, sorted."""
+    return tuple(sorted(path.stem for path in DATA_DIR.glob("*.json")))
+
+
+def load_target(name: str) -> Target:
+    """The target called ``name``, or the one described by the JSON file at that path.
+
+    Raises:
+        UsageError: the name is unknown (the message lists the known ones) or the file is no descriptor.
+    """
+    is_path = name.endswith(".json") or "/" in name
+    path = Path(name) if is_path else DATA_DIR / f"{name}.json"
+    if not is_path and name not in known_targets():
+        raise UsageError(
+            f"unknown target {name!r}; known: {', '.join(known_targets())}, or a descriptor file"
+        )
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(
+            f"cannot read target descriptor {name!r}: {error.strerror or error}"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"target descriptor {name!r} is not JSON: {error}") from error
+    return _target_from(document, name)
+
+
+def _target_from(document: Any, source: str) -> Target:
+    if not isinstance(document, dict):
+        raise UsageError(
+            f"target descriptor {source!r}: got {type(document).__name__}, want object"
+        )
+    names = {field.name for field in fields(Target)}
+    if unknown := sorted(set(document) - names):
+        raise UsageError(f"target descriptor {source!r}: unknown field {unknown[0]!r}")
+    if missing := sorted(names - set(document)):
+        raise UsageError(f"target descriptor {source!r}: field {missing[0]!r} is missing")
+    for name, hint in get_type_hints(Target).items():
+        want = int if hint is int else str
+        value = document[name]
+        if not isinstance(value, want) or isinstance(value, bool):
+            raise UsageError(
+                f"target descriptor {source!r}: {name} is {value!r}, want {want.__name__}"
+            )
+    if document["kind"] not in ("cuda", "cpu"):
+        raise UsageError(
+            f"target descriptor {source!r}: kind is {document['kind']!r}, want 'cuda' or 'cpu'"
+        )
+    name = document["name"]
+    if not name[:1].isalnum() or not all(c.isalnum() or c in "._-" for c in name):
+        raise UsageError(
+            f"target descriptor {source!r}: name is {name!r}, want a letter or digit, "
+            "then letters, digits, '.', '_', '-'"
+        )
+    known_arches = GPU_ARCHES if document["kind"] == "cuda" else ("",)
+    if document["gpu_arch"] not in known_arches:
+        raise UsageError(
+            f"target descriptor {source!r}: gpu_arch is {document['gpu_arch']!r}, "
+            f"want one of {', '.join(known_arches) or 'nothing for a cpu'}"
+        )
+    return Target(**document)

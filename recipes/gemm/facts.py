@@ -1,0 +1,236 @@
+"""Facts of a GEMM graph: one matmul, and the pointwise DAG that follows it.
+
+``analyze`` is the family's one parse of a graph. It records what the graph *is*; whether an engine takes it is the business of
+that engine's capability rows. It refuses only what is no "matmul, then pointwise" graph at all.
+
+Extents are in the kernels' terms: ``m, n, k`` of one matmul and the batch axes before them. An extent is an int or a ``SymExpr``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cudnn_aot.compiler.graph.extents import Extent, Symbol
+from cudnn_aot.compiler.graph.graph import Graph
+from cudnn_aot.compiler.graph.node import Node
+from cudnn_aot.compiler.graph.tensor import Tensor
+from cudnn_aot.compiler.planning.engine import Refusal
+
+# Broadcast kinds of an epilogue input against the (m, n) result.
+FULL, ROW, COL, SCALAR, VALUE = "full", "row", "col", "scalar", "value"
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A tensor that the caller binds, with its declaration."""
+
+    uid: int
+    name: str
+    dtype: str
+    dim: tuple[Extent, ...]
+    stride: tuple[Extent, ...]
+    optional: bool = False
+    value: float | None = None  # default of a pass-by-value scalar
+
+
+@dataclass(frozen=True, slots=True)
+class EpilogueNode:
+    """One pointwise op: ``args`` are value ids (0 is the accumulator, then the inputs, then the nodes)."""
+
+    op: str
+    args: tuple[int, ...]
+    attrs: tuple[tuple[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Epilogue:
+    """The pointwise DAG after the matmul, in single-assignment form and in an order of its own.
+
+    The order follows from the outputs by uid, so graphs that differ in names or in the order of nodes share kernels.
+    """
+
+    inputs: tuple[tuple[Operand, str], ...]
+    nodes: tuple[EpilogueNode, ...]
+    outputs: tuple[tuple[Operand, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GemmFacts:
+    """What the graph computes, as numbers. No policy here."""
+
+    a: Operand
+    b: Operand
+    batch: tuple[Extent, ...]
+    m: Extent
+    n: Extent
+    k: Extent
+    epilogue: Epilogue
+    compute_dtypes: tuple[str, ...]
+    symbols: Mapping[str, Symbol] = field(hash=False)
+
+    def operands(self) -> tuple[Operand, ...]:
+        """Every operand once, by ascending uid."""
+        inputs = [operand for operand, _ in self.epilogue.inputs]
+        outputs = [operand for operand, _ in self.epilogue.outputs]
+        by_uid = {operand.uid: operand for operand in (self.a, self.b, *inputs, *outputs)}
+        return tuple(by_uid[uid] for uid in sorted(by_uid))
+
+
+def analyze(graph: Graph) -> GemmFacts | Refusal:
+    """Facts of ``graph``, or the reason why it is not one matmul followed by pointwise ops."""
+    matmuls = [node for node in graph.nodes if node.op == "matmul"]
+    if len(matmuls) != 1:
+        return Refusal(f"has {len(matmuls)} matmuls, want one matmul followed by pointwise ops")
+    (matmul,) = matmuls
+    for node in graph.nodes:
+        if node is not matmul and not node.is_pointwise:
+            return Refusal(f"node {node.name!r} is {node.op}, want matmul or pointwise ops")
+    a, b = matmul.inputs["A"], matmul.inputs["B"]
+    for port, tensor in (("A", a), ("B", b)):
+        if tensor.is_virtual or any(
+            tensor is out for node in graph.nodes for out in node.outputs.values()
+        ):
+            return Refusal(f"{port} of {matmul.name!r} is computed by a node, want a graph input")
+        if tensor.is_pass_by_value:
+            return Refusal(f"{port} of {matmul.name!r} is passed by value, want a tensor")
+    if padding := matmul.attrs.get("padding", 0.0):
+        return Refusal(f"{matmul.name!r} has padding {padding}, want 0")
+    result = matmul.outputs["C"]
+    epilogue = _epilogue(graph, matmul, result)
+    if isinstance(epilogue, Refusal):
+        return epilogue
+    return GemmFacts(
+        a=_operand(a),
+        b=_operand(b),
+        batch=tuple(result.dim[:-2]),
+        m=result.dim[-2],
+        n=result.dim[-1],
+        k=a.dim[-1],
+        epilogue=epilogue,
+        compute_dtypes=tuple(sorted({_dtype(node.compute_data_type) for node in graph.nodes})),
+        symbols=dict(graph.symbols),
+    )
+
+
+def _dtype(data_type: Any) -> str:
+    return str(data_type.name)
+
+
+def _operand(tensor: Tensor) -> Operand:
+    value = tensor.pass_by_value
+    return Operand(
+        uid=tensor.uid,
+        name=tensor.name,
+        dtype=_dtype(tensor.data_type),
+        dim=tuple(tensor.dim),
+        stride=tuple(tensor.stride),
+        optional=bool(tensor.is_optional),
+        value=None if value is None else float(value),
+    )
+
+
+def _epilogue(graph: Graph, matmul: Node, result: Tensor) -> Epilogue | Refusal:
+    producer = {id(out): node for node in graph.nodes for out in node.outputs.values()}
+    outputs = [t for t in graph.outputs() if id(t) in producer]
+    if not outputs:
+        return Refusal("has no output tensor; call set_output(True) on one")
+    order = _post_order(outputs, producer, matmul)
+    unused = [
+        node for node in graph.nodes if node is not matmul and all(node is not n for n in order)
+    ]
+    if unused:
+        return Refusal(f"node {unused[0].name!r} reaches no output")
+
+    inputs: list[tuple[Operand, str]] = []
+    input_index: dict[int, int] = {}
+    for node in order:
+        for tensor in node.inputs.values():
+            if id(tensor) in producer or tensor.uid in input_index:
+                continue
+            kind = _broadcast_kind(tensor, result)
+            if isinstance(kind, Refusal):
+                return kind
+            input_index[tensor.uid] = len(inputs) + 1
+            inputs.append((_operand(tensor), kind))
+
+    nodes: list[EpilogueNode] = []
+    values: dict[
+        int, int
+    ] = {}  # id(tensor) -> value id, after the rounding of the tensor's own dtype
+
+    def define(tensor: Tensor, value: int) -> None:
+        """A value read through a tensor is rounded to the tensor's dtype."""
+        if _dtype(tensor.data_type) != "FLOAT":
+            nodes.append(EpilogueNode("cast", (value,), (("dtype", _dtype(tensor.data_type)),)))
+            value = len(inputs) + len(nodes)
+        values[id(tensor)] = value
+
+    define(result, 0)
+    for node in order:
+        args = tuple(
+            values[id(tensor)] if id(tensor) in producer else input_index[tensor.uid]
+            for tensor in node.inputs.values()
+        )
+        attrs = tuple(sorted((k, v) for k, v in node.attrs.items() if v is not None))
+        nodes.append(EpilogueNode(node.op, args, attrs))
+        (out,) = node.outputs.values()
+        define(out, len(inputs) + len(nodes))
+
+    for tensor in outputs:
+        if tuple(tensor.dim) != tuple(result.dim):
+            return Refusal(
+                f"output {tensor.name!r} has extents {_shape(tensor.dim)}, "
+                f"want those of the matmul's result {_shape(result.dim)}"
+            )
+    return Epilogue(
+        tuple(inputs), tuple(nodes), tuple((_operand(t), values[id(t)]) for t in outputs)
+    )
+
+
+def _post_order(outputs: list[Tensor], producer: dict[int, Node], matmul: Node) -> list[Node]:
+    """Pointwise nodes that reach an output: depth first from the outputs by uid, ports in order."""
+    order: list[Node] = []
+    done: set[int] = {id(matmul)}
+    stack = [(producer[id(tensor)], False) for tensor in reversed(outputs)]
+    while stack:
+        node, expanded = stack.pop()
+        if id(node) in done:
+            continue
+        if expanded:
+            done.add(id(node))
+            order.append(node)
+            continue
+        stack.append((node, True))
+        for tensor in reversed(list(node.inputs.values())):
+            if id(tensor) in producer:
+                stack.append((producer[id(tensor)], False))
+    return order
+
+
+def _broadcast_kind(tensor: Tensor, result: Tensor) -> str | Refusal:
+    """How a graph input of the epilogue spreads over the result: each axis is 1 or the result's."""
+    if tensor.is_pass_by_value:
+        return VALUE
+    rank = len(result.dim)
+    padded = (1,) * (rank - len(tensor.dim)) + tuple(tensor.dim)
+    if len(padded) != rank or any(
+        have not in (1, want) for have, want in zip(padded, result.dim, strict=True)
+    ):
+        return Refusal(
+            f"input {tensor.name!r} has extents {_shape(tensor.dim)}, which do not spread over "
+            f"the matmul's result {_shape(result.dim)}"
+        )
+    over_m, over_n = (have == want for have, want in zip(padded[-2:], result.dim[-2:], strict=True))
+    if over_m and over_n and padded[-2] != 1:
+        return FULL
+    if over_n and padded[-1] != 1:
+        return ROW
+    if over_m and padded[-2] != 1:
+        return COL
+    return SCALAR
+
+
+def _shape(dim: Any) -> str:
+    return "[" + ", ".join(str(extent) for extent in dim) + "]"

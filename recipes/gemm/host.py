@@ -1,0 +1,42 @@
+"""``gemm.host.blocked``: the GEMM family on a CPU. Correct for any strides; blocked where both inner strides are 1."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cudnn_aot.cache.spec import kernel_spec
+from cudnn_aot.compiler.planning.engine import Lowering, Refusal
+from cudnn_aot.compiler.target.target import Target
+from cudnn_aot.recipes.gemm import lowering
+from cudnn_aot.recipes.gemm.capability import Capability, first_refusal
+from cudnn_aot.recipes.gemm.facts import GemmFacts
+
+TEMPLATE = "gemm.kernels.host:matmul"
+
+
+class GemmHostBlocked:
+    """One thread, fp32 accumulation, the pointwise chain applied to each block of the result."""
+
+    name = "gemm.host.blocked"
+    caps = (Capability(kind="cpu", ab_dtypes=("BFLOAT16", "HALF", "FLOAT")),)
+
+    def check_support(self, facts: GemmFacts, target: Target) -> Refusal | None:
+        return first_refusal(self.caps, facts, target)
+
+    def lower(
+        self, facts: GemmFacts, knobs: Mapping[str, int], target: Target
+    ) -> Lowering | Refusal:
+        builder = lowering.TableBuilder(facts, "cpu")
+        for variant in lowering.variants(facts):
+            steps = []
+            if variant.outputs:
+                params = {
+                    "ab_dtype": facts.a.dtype,
+                    "epilogue": lowering.epilogue_params(facts, variant.outputs),
+                }
+                args = [lowering.a_view(facts), lowering.b_view(facts)]
+                args += lowering.epilogue_args(facts, variant.outputs)
+                kernel = builder.kernel(kernel_spec(TEMPLATE, params, target))
+                steps = [{"step": "kernel", "kernel": kernel, "args": args}]
+            builder.add(f"blocked{variant.name}", variant.guard, [], steps)
+        return Lowering(tuple(builder.kernels), builder.table())

@@ -1,0 +1,330 @@
+"""From GEMM facts to the parts of a launch table that every GEMM engine shares.
+
+Kernels see rank-3 tensors: A ``(M, K, L)``, B ``(N, K, L)``, epilogue inputs and outputs ``(M, N, L)``, where ``L`` is the product of
+the batch axes. A broadcast batch has ``L = 1``; broadcast axes of an epilogue input keep their extent and get stride 0.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cudnn_aot.compiler.graph.extents import Extent, SymExpr, Symbol, evaluate, extent_expr
+from cudnn_aot.compiler.planning import expressions as ex
+from cudnn_aot.recipes.gemm.facts import VALUE, GemmFacts, Operand
+
+INT32_MAX = 2**31 - 1
+DTYPE_BYTES = {"FLOAT": 4, "HALF": 2, "BFLOAT16": 2}
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Extents of the matmul as launch-table expressions; ``batch`` is the product of the batch axes."""
+
+    m: ex.Expr
+    n: ex.Expr
+    k: ex.Expr
+    batch: ex.Expr
+
+
+def problem(facts: GemmFacts) -> Problem:
+    return Problem(
+        m=extent_expr(facts.m),
+        n=extent_expr(facts.n),
+        k=extent_expr(facts.k),
+        batch=ex.mul(*(extent_expr(extent) for extent in facts.batch)),
+    )
+
+
+def bounds(extent: Extent, symbols: Mapping[str, Symbol]) -> tuple[int, int]:
+    """Smallest and largest value of an extent over the declared ranges of its symbols."""
+    if not isinstance(extent, SymExpr):
+        return extent, extent
+    low = high = extent.coef
+    for name in extent.symbols:
+        low *= symbols[name].min
+        high *= symbols[name].max
+    return low, high
+
+
+def is_multiple(extent: Extent, of: int, symbols: Mapping[str, Symbol]) -> bool:
+    """Whether every value of ``extent`` in the declared domain is a multiple of ``of``."""
+    if not isinstance(extent, SymExpr):
+        return extent % of == 0
+    known = extent.coef
+    for name in extent.symbols:
+        known *= symbols[name].multiple_of
+    return known % of == 0
+
+
+def typical(extent: Extent, symbols: Mapping[str, Symbol]) -> int:
+    """The extent to rank plans by: symbols take their hint, or their largest value."""
+    return evaluate(extent, {name: symbol.planned for name, symbol in symbols.items()})
+
+
+# --- operands and checks -------------------------------------------------------------------------
+
+
+def operand_entries(facts: GemmFacts) -> list[Json]:
+    outputs = {operand.uid for operand, _ in facts.epilogue.outputs}
+    scalars = {operand.uid for operand, kind in facts.epilogue.inputs if kind == VALUE}
+    entries = []
+    for operand in facts.operands():
+        entry: Json = {"uid": operand.uid, "name": operand.name, "dtype": operand.dtype}
+        if operand.uid in scalars:
+            entry |= {"kind": "scalar", "value": operand.value}
+        else:
+            entry |= {
+                "kind": "output" if operand.uid in outputs else "input",
+                "dim": [extent_expr(extent) for extent in operand.dim],
+                "stride": [extent_expr(extent) for extent in operand.stride],
+                "optional": operand.optional,
+            }
+        entries.append(entry)
+    return entries
+
+
+def symbol_entries(facts: GemmFacts) -> Json:
+    return {
+        name: {"min": symbol.min, "max": symbol.max, "multiple_of": symbol.multiple_of}
+        for name, symbol in sorted(facts.symbols.items())
+    }
+
+
+def tensor_operands(facts: GemmFacts) -> tuple[Operand, ...]:
+    scalars = {operand.uid for operand, kind in facts.epilogue.inputs if kind == VALUE}
+    return tuple(operand for operand in facts.operands() if operand.uid not in scalars)
+
+
+def batch_axes(operand: Operand) -> list[int]:
+    """Batch axes of the operand that are more than a unit axis, outermost first."""
+    return [axis for axis in range(len(operand.dim) - 2) if operand.dim[axis] != 1]
+
+
+def merge_checks(facts: GemmFacts) -> list[Json]:
+    """Several batch axes become one: each must be laid out as the outer part of the next."""
+    checks: list[Json] = []
+    for operand in tensor_operands(facts):
+        axes = batch_axes(operand)
+        for outer, inner in itertools.pairwise(axes):
+            span = ["mul", ex.dim(operand.uid, inner), ex.stride(operand.uid, inner)]
+            checks.append(
+                {
+                    "rule": "equal",
+                    "operand": operand.uid,
+                    "a": ex.stride(operand.uid, outer),
+                    "b": span,
+                }
+            )
+    return checks
+
+
+def unmergeable_batch(facts: GemmFacts) -> str | None:
+    """The reason why the batch axes do not become one axis, or None."""
+    rank = len(facts.batch)
+    for operand in tensor_operands(facts):
+        own = (1,) * (rank - (len(operand.dim) - 2)) + tuple(operand.dim[:-2])
+        shared = [have != 1 for have, want in zip(own, facts.batch, strict=True) if want != 1]
+        if any(shared) and not all(shared):
+            return f"{operand.name!r} is broadcast over some batch axes and not over others"
+        axes = batch_axes(operand)
+        for outer, inner in itertools.pairwise(axes):
+            declared = operand.stride[outer]
+            if all(
+                isinstance(x, int) for x in (declared, operand.dim[inner], operand.stride[inner])
+            ):
+                if declared != operand.dim[inner] * operand.stride[inner]:  # type: ignore[operator]
+                    return f"the batch axes of {operand.name!r} are not one run of equal steps"
+    return None
+
+
+def batch_product_checks(facts: GemmFacts) -> list[Json]:
+    """The merged batch is a 32-bit extent in the kernels."""
+    high = 1
+    for extent in facts.batch:
+        high *= bounds(extent, facts.symbols)[1]
+    if high <= INT32_MAX:
+        return []
+    expr = problem(facts).batch
+    return [{"rule": "range", "operand": facts.a.uid, "expr": expr, "min": 0, "max": INT32_MAX}]
+
+
+# --- views ---------------------------------------------------------------------------------------
+
+
+def _batch_extent(operand: Operand) -> ex.Expr:
+    return ex.mul(*(extent_expr(operand.dim[axis]) for axis in batch_axes(operand)))
+
+
+def batch_stride(operand: Operand) -> ex.Expr:
+    """Stride of the merged batch axis: that of the innermost axis that is no unit axis, else 0."""
+    axes = batch_axes(operand)
+    return ex.stride(operand.uid, axes[-1]) if axes else 0
+
+
+def _axis_stride(operand: Operand, axis: int, extent: Extent) -> ex.Expr:
+    """Stride along ``axis``; 0 where a unit axis spreads over an extent that is not 1."""
+    position = len(operand.dim) + axis
+    if position < 0 or (operand.dim[position] == 1 and extent != 1):
+        return 0
+    return ex.stride(operand.uid, position)
+
+
+def a_view(facts: GemmFacts) -> Json:
+    a, p = facts.a, problem(facts)
+    rank = len(a.dim)
+    return {
+        "arg": "tensor",
+        "operand": a.uid,
+        "dim": [p.m, p.k, _batch_extent(a)],
+        "stride": [ex.stride(a.uid, rank - 2), ex.stride(a.uid, rank - 1), batch_stride(a)],
+    }
+
+
+def b_view(facts: GemmFacts) -> Json:
+    b, p = facts.b, problem(facts)
+    rank = len(b.dim)
+    return {
+        "arg": "tensor",
+        "operand": b.uid,
+        "dim": [p.n, p.k, _batch_extent(b)],
+        "stride": [ex.stride(b.uid, rank - 1), ex.stride(b.uid, rank - 2), batch_stride(b)],
+    }
+
+
+def result_view(facts: GemmFacts, operand: Operand) -> Json:
+    """An epilogue input or an output over the full ``(M, N, L)``."""
+    p = problem(facts)
+    return {
+        "arg": "tensor",
+        "operand": operand.uid,
+        "dim": [p.m, p.n, p.batch],
+        "stride": [
+            _axis_stride(operand, -2, facts.m),
+            _axis_stride(operand, -1, facts.n),
+            batch_stride(operand),
+        ],
+    }
+
+
+# --- epilogue variants ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One choice of which optional outputs the caller bound: its guard, and the outputs that are left."""
+
+    name: str
+    guard: ex.Predicate
+    outputs: tuple[tuple[Operand, int], ...]
+
+
+def variants(facts: GemmFacts) -> Iterator[Variant]:
+    """Every presence of the optional outputs, all bound first."""
+    optional = [operand for operand, _ in facts.epilogue.outputs if operand.optional]
+    for bound in itertools.product((True, False), repeat=len(optional)):
+        absent = {operand.uid for operand, here in zip(optional, bound, strict=True) if not here}
+        guards = [
+            ex.present(operand.uid) if here else ex.negate(ex.present(operand.uid))
+            for operand, here in zip(optional, bound, strict=True)
+        ]
+        name = "".join(f"_no{uid}" for uid in sorted(absent))
+        outputs = tuple((o, value) for o, value in facts.epilogue.outputs if o.uid not in absent)
+        yield Variant(name, ex.all_of(*guards), outputs)
+
+
+def _needed(facts: GemmFacts, outputs: tuple[tuple[Operand, int], ...]) -> set[int]:
+    """Ids of the values that the outputs are computed from."""
+    first_node = 1 + len(facts.epilogue.inputs)
+    needed = {value for _, value in outputs}
+    for index in range(len(facts.epilogue.nodes) - 1, -1, -1):
+        if first_node + index in needed:
+            needed.update(facts.epilogue.nodes[index].args)
+    return needed
+
+
+def epilogue_params(facts: GemmFacts, outputs: tuple[tuple[Operand, int], ...]) -> Json:
+    """The epilogue as kernel parameters, without what the outputs left do not need."""
+    inputs, nodes = facts.epilogue.inputs, facts.epilogue.nodes
+    needed = _needed(facts, outputs)
+    old_ids = [0]
+    old_ids += [1 + i for i in range(len(inputs)) if 1 + i in needed]
+    kept_inputs = [inputs[old - 1] for old in old_ids[1:]]
+    kept_nodes = [i for i in range(len(nodes)) if 1 + len(inputs) + i in needed]
+    old_ids += [1 + len(inputs) + i for i in kept_nodes]
+    renumber = {old: new for new, old in enumerate(old_ids)}
+    return {
+        "inputs": [{"dtype": operand.dtype, "kind": kind} for operand, kind in kept_inputs],
+        "nodes": [
+            [nodes[i].op, [renumber[arg] for arg in nodes[i].args], dict(nodes[i].attrs)]
+            for i in kept_nodes
+        ],
+        "outputs": [{"value": renumber[value], "dtype": o.dtype} for o, value in outputs],
+    }
+
+
+def epilogue_args(facts: GemmFacts, outputs: tuple[tuple[Operand, int], ...]) -> list[Json]:
+    """Arguments for the inputs that ``epilogue_params`` keeps, then for the outputs."""
+    needed = _needed(facts, outputs)
+    args: list[Json] = []
+    for index, (operand, kind) in enumerate(facts.epilogue.inputs):
+        if 1 + index not in needed:
+            continue
+        if kind == VALUE:
+            args.append({"arg": "scalar", "operand": operand.uid})
+        else:
+            args.append(result_view(facts, operand))
+    return args + [result_view(facts, operand) for operand, _ in outputs]
+
+
+# --- the table -----------------------------------------------------------------------------------
+
+
+class TableBuilder:
+    """Collects branches, guards and kernels of one launch table, in dispatch order."""
+
+    def __init__(self, facts: GemmFacts, device: str) -> None:
+        self.facts = facts
+        self.device = device
+        self.kernels: list[Any] = []
+        self.dispatch: list[Json] = []
+        self.branches: dict[str, Json] = {}
+        self._add_empty_branch()
+
+    def _add_empty_branch(self) -> None:
+        """A result without elements needs no step."""
+        p = problem(self.facts)
+        extents: list[tuple[ex.Expr, Extent]] = [(p.m, self.facts.m), (p.n, self.facts.n)]
+        extents += [(extent_expr(extent), extent) for extent in self.facts.batch]
+        empty = [
+            ex.eq(expr, 0) for expr, extent in extents if bounds(extent, self.facts.symbols)[0] == 0
+        ]
+        if empty:
+            self.add("empty", ex.any_of(*empty), [], [])
+
+    def kernel(self, spec: Any) -> int:
+        """Position of ``spec`` in the plan's kernels."""
+        if spec not in self.kernels:
+            self.kernels.append(spec)
+        return self.kernels.index(spec)
+
+    def add(self, name: str, guard: ex.Predicate, workspace: list[Json], steps: list[Json]) -> None:
+        if guard is False:
+            return
+        self.branches[name] = {"workspace": workspace, "steps": steps}
+        self.dispatch.append({"when": guard, "branch": name})
+
+    def table(self) -> Json:
+        return {
+            "version": 1,
+            "device": self.device,
+            "symbols": symbol_entries(self.facts),
+            "operands": operand_entries(self.facts),
+            "checks": merge_checks(self.facts) + batch_product_checks(self.facts),
+            "dispatch": self.dispatch,
+            "branches": self.branches,
+        }

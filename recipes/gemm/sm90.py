@@ -1,0 +1,230 @@
+"""``gemm.sm90.persistent``: the GEMM family on Hopper.
+
+A plan has, for each presence of the optional outputs, a TMA + WGMMA branch and a slower one that takes any strides and any
+element-aligned pointer; guards on the call's own strides and addresses choose. Split-K plans zero their tile counters first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cudnn_aot.cache.spec import kernel_spec
+from cudnn_aot.compiler.graph.extents import extent_expr
+from cudnn_aot.compiler.planning import expressions as ex
+from cudnn_aot.compiler.planning.engine import Lowering, Refusal
+from cudnn_aot.compiler.target.target import Target
+from cudnn_aot.recipes.gemm import lowering
+from cudnn_aot.recipes.gemm.capability import Capability, first_refusal
+from cudnn_aot.recipes.gemm.facts import GemmFacts, Operand
+from cudnn_aot.recipes.gemm.lowering import DTYPE_BYTES, Json, TableBuilder, Variant
+
+TMA_TEMPLATE = "gemm.kernels.sm90:matmul"
+ANY_STRIDE_TEMPLATE = "gemm.kernels.simt:matmul"
+# A TMA descriptor takes 16-byte addresses and 16-byte multiples of stride.
+TMA_ALIGN_BYTES = 16
+WORKSPACE_ALIGN_BYTES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class GemmConfig:
+    """A schedule of the kernel: tile and cluster in elements and blocks, and the number of K splits."""
+
+    tile_m: int
+    tile_n: int
+    tile_k: int
+    cluster_m: int
+    cluster_n: int
+    splits: int
+
+    def knobs(self) -> tuple[tuple[str, int], ...]:
+        return (
+            ("SPLIT_K_SLC", self.splits),
+            ("TILEK", self.tile_k),
+            ("TILE_CGA_M", self.cluster_m),
+            ("TILE_CGA_N", self.cluster_n),
+            ("TILE_M", self.tile_m),
+            ("TILE_N", self.tile_n),
+        )
+
+    @classmethod
+    def from_knobs(cls, knobs: Mapping[str, int]) -> GemmConfig:
+        return cls(
+            tile_m=knobs["TILE_M"],
+            tile_n=knobs["TILE_N"],
+            tile_k=knobs["TILEK"],
+            cluster_m=knobs["TILE_CGA_M"],
+            cluster_n=knobs["TILE_CGA_N"],
+            splits=knobs["SPLIT_K_SLC"],
+        )
+
+
+class GemmSm90Persistent:
+    """Persistent TMA + WGMMA, cooperative math warpgroups, optional split-K."""
+
+    name = "gemm.sm90.persistent"
+    caps = (Capability(kind="cuda", ab_dtypes=("BFLOAT16", "HALF"), sm_lo=90, sm_hi=90),)
+
+    def check_support(self, facts: GemmFacts, target: Target) -> Refusal | None:
+        return first_refusal(self.caps, facts, target)
+
+    def lower(
+        self, facts: GemmFacts, knobs: Mapping[str, int], target: Target
+    ) -> Lowering | Refusal:
+        config = GemmConfig.from_knobs(knobs)
+        builder = TableBuilder(facts, "cuda")
+        for variant in lowering.variants(facts):
+            if not variant.outputs:
+                builder.add(f"nothing{variant.name}", variant.guard, [], [])
+                continue
+            _add_tma_branch(builder, facts, config, variant, target)
+            _add_any_stride_branch(builder, facts, variant, target)
+        return Lowering(tuple(builder.kernels), builder.table())
+
+
+def majors(facts: GemmFacts) -> tuple[str, str] | None:
+    """Contiguous axis of A (``k`` or ``m``) and of B (``k`` or ``n``) as declared; None if one has none."""
+    a_major = _unit_axis(facts.a, {-1: "k", -2: "m"})
+    b_major = _unit_axis(facts.b, {-2: "k", -1: "n"})
+    return None if a_major is None or b_major is None else (a_major, b_major)
+
+
+def _unit_axis(operand: Operand, names: dict[int, str]) -> str | None:
+    unit = [name for axis, name in names.items() if operand.stride[axis] == 1]
+    return unit[0] if unit else None
+
+
+def _tma_guard(operand: Operand, unit_axis: int) -> ex.Predicate:
+    """Whether the bound buffer fits a TMA descriptor whose contiguous axis is ``unit_axis`` (-1 or -2)."""
+    step = TMA_ALIGN_BYTES // DTYPE_BYTES[operand.dtype]
+    rank = len(operand.dim)
+    other = rank - 1 if unit_axis == -2 else rank - 2
+    strides = [ex.stride(operand.uid, other)]
+    if lowering.batch_axes(operand):
+        strides.append(lowering.batch_stride(operand))
+    return ex.all_of(
+        ex.aligned(operand.uid, TMA_ALIGN_BYTES),
+        ex.eq(ex.stride(operand.uid, rank + unit_axis), 1),
+        *(ex.divides(step, stride) for stride in strides),
+        *(ex.lt(0, stride) for stride in strides),
+    )
+
+
+def _may_use_tma(operand: Operand, unit_axis: int, facts: GemmFacts) -> bool:
+    """Whether buffers laid out as declared can fit a TMA descriptor."""
+    step = TMA_ALIGN_BYTES // DTYPE_BYTES[operand.dtype]
+    rank = len(operand.dim)
+    other = rank - 1 if unit_axis == -2 else rank - 2
+    axes = [other, *lowering.batch_axes(operand)[-1:]]
+    return all(lowering.is_multiple(operand.stride[axis], step, facts.symbols) for axis in axes)
+
+
+def _add_tma_branch(
+    builder: TableBuilder, facts: GemmFacts, config: GemmConfig, variant: Variant, target: Target
+) -> None:
+    layout = majors(facts)
+    if layout is None:
+        return
+    a_axis = -1 if layout[0] == "k" else -2
+    b_axis = -2 if layout[1] == "k" else -1
+    if not _may_use_tma(facts.a, a_axis, facts) or not _may_use_tma(facts.b, b_axis, facts):
+        return
+    outputs = [operand for operand, _ in variant.outputs]
+    store = "tma" if all(_may_use_tma(o, -1, facts) for o in outputs) else "direct"
+    output_guards = [
+        _tma_guard(o, -1) if store == "tma" else ex.eq(ex.stride(o.uid, len(o.dim) - 1), 1)
+        for o in outputs
+    ]
+    guard = ex.all_of(
+        variant.guard,
+        ex.lt(0, extent_expr(facts.k)),
+        _tma_guard(facts.a, a_axis),
+        _tma_guard(facts.b, b_axis),
+        *output_guards,
+    )
+    params = {
+        "ab_dtype": facts.a.dtype,
+        "a_major": layout[0],
+        "b_major": layout[1],
+        "tile": [config.tile_m, config.tile_n, config.tile_k],
+        "cluster": [config.cluster_m, config.cluster_n],
+        "split_k": config.splits > 1,
+        "store": store,
+        "epilogue": lowering.epilogue_params(facts, variant.outputs),
+    }
+    kernel = builder.kernel(kernel_spec(TMA_TEMPLATE, params, target))
+    head: list[Json] = [{"arg": "launch"}, {"arg": "int", "value": ["attr", "sm_count"]}]
+    operands = [lowering.a_view(facts), lowering.b_view(facts)]
+    tail = lowering.epilogue_args(facts, variant.outputs)
+    workspace: list[Json] = []
+    steps: list[Json] = []
+    if config.splits > 1:
+        split = _split_k(facts, config)
+        head.append({"arg": "int", "value": split.splits})
+        operands += split.views
+        workspace = split.workspace
+        steps.append(split.fill)
+    steps.append({"step": "kernel", "kernel": kernel, "args": head + operands + tail})
+    name = "split_k" if config.splits > 1 else "tma"
+    builder.add(f"{name}{variant.name}", guard, workspace, steps)
+
+
+@dataclass(frozen=True, slots=True)
+class _SplitK:
+    splits: ex.Expr
+    views: list[Any]
+    workspace: list[Json]
+    fill: Json
+
+
+def _split_k(facts: GemmFacts, config: GemmConfig) -> _SplitK:
+    """Workspace of a split-K plan: fp32 partial tiles of every split, and one arrival counter per tile.
+
+    Tiles are counted in whole clusters, as the kernel's scheduler walks them.
+    """
+    p = lowering.problem(facts)
+    tiles_m = ex.round_up(ex.ceil_div(p.m, config.tile_m), config.cluster_m)
+    tiles_n = ex.round_up(ex.ceil_div(p.n, config.tile_n), config.cluster_n)
+    tiles = ex.mul(tiles_m, tiles_n, p.batch)
+    splits = ex.minimum(config.splits, ex.ceil_div(p.k, config.tile_k))
+    elements = ex.mul(tiles, splits, config.tile_m * config.tile_n)
+    counters_bytes = ex.mul(tiles, 4)
+    return _SplitK(
+        splits=splits,
+        views=[
+            {
+                "arg": "tensor",
+                "slice": "partials",
+                "dtype": "FLOAT",
+                "dim": [elements],
+                "stride": [1],
+            },
+            {"arg": "tensor", "slice": "counters", "dtype": "INT32", "dim": [tiles], "stride": [1]},
+        ],
+        workspace=[
+            {"name": "partials", "bytes": ex.mul(elements, 4), "align": WORKSPACE_ALIGN_BYTES},
+            {"name": "counters", "bytes": counters_bytes, "align": WORKSPACE_ALIGN_BYTES},
+        ],
+        fill={
+            "step": "fill",
+            "slice": "counters",
+            "bytes": counters_bytes,
+            "pattern": 0,
+            "width": 4,
+        },
+    )
+
+
+def _add_any_stride_branch(
+    builder: TableBuilder, facts: GemmFacts, variant: Variant, target: Target
+) -> None:
+    params = {
+        "ab_dtype": facts.a.dtype,
+        "epilogue": lowering.epilogue_params(facts, variant.outputs),
+    }
+    kernel = builder.kernel(kernel_spec(ANY_STRIDE_TEMPLATE, params, target))
+    args = [{"arg": "launch"}, lowering.a_view(facts), lowering.b_view(facts)]
+    args += lowering.epilogue_args(facts, variant.outputs)
+    steps = [{"step": "kernel", "kernel": kernel, "args": args}]
+    builder.add(f"any_stride{variant.name}", variant.guard, [], steps)
