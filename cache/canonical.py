@@ -1,0 +1,55 @@
+"""Canonical JSON: the one byte string of a plain value, on which every key and digest rests.
+
+Plain values are ``None``, ``bool``, ``int``, ``str``, finite ``float``, lists or tuples of plain
+values and mappings from ``str`` to plain values. Anything else raises: an enum, a numpy integer or
+a path would give a key that another process, or another version, spells differently.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+
+def plain(value: Any, where: str = "value") -> Any:
+    """A deep copy of ``value`` made of dict, list and scalars; raises TypeError for other types."""
+    kind = type(value)
+    if value is None or kind in (bool, int, str):
+        return value
+    if kind is float:
+        if not math.isfinite(value):
+            raise TypeError(f"{where} is {value}: a key holds finite numbers only")
+        return value
+    if kind in (list, tuple):
+        return [plain(item, f"{where}[{index}]") for index, item in enumerate(value)]
+    if isinstance(value, Mapping):
+        for name in value:
+            if type(name) is not str:
+                raise TypeError(
+                    f"{where} has the field {name!r} of type {type(name).__name__}, want str"
+                )
+        return {name: plain(value[name], f"{where}.{name}") for name in sorted(value)}
+    raise TypeError(
+        f"{where} is a {kind.__module__}.{kind.__qualname__}: a key holds only None, bool, int, "
+        "float, str, lists and mappings of them"
+    )
+
+
+def canonical_bytes(value: Any) -> bytes:
+    """Sorted fields, no blanks, ASCII, no final newline."""
+    text = json.dumps(
+        plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
+    )
+    return text.encode("ascii")
+
+
+def sha256_hex(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def canonical_digest(value: Any) -> str:
+    """SHA-256 of the canonical bytes, as 64 hex digits."""
+    return sha256_hex(canonical_bytes(value))

@@ -1,0 +1,136 @@
+"""Where things lie in a store, and what its documents must look like. Standard library only.
+
+    STORE/store.json                       {"format":1}
+    STORE/blobs/sha256/ab/<64 hex>         immutable bytes, named by their digest
+    STORE/kernels/ab/<kernel key>.json     the record of a kernel; written after its blob
+    STORE/plans/<target>/<graph key>.json  pointer to plan records, or a decline with its reasons
+    STORE/names/<target>/<name>.json       name -> graph key and the uid of each tensor name
+
+Documents are canonical JSON and a newline, and carry ``digest``: the SHA-256 of the rest of the
+document. A file whose bytes are not exactly that is damaged.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Any
+from urllib.parse import quote, unquote
+
+from cudnn_aot.cache.canonical import canonical_bytes, canonical_digest, plain
+from cudnn_aot.errors import UsageError
+
+FORMAT = 1
+STORE_FILE = "store.json"
+STAGING = ".building"  # staging inside a store whose parent folder cannot hold it
+
+_HEX64 = re.compile(r"[0-9a-f]{64}")
+_MAX_NAME_BYTES = 240  # a file name has 255, and ".json" must fit
+
+
+def is_digest(text: object) -> bool:
+    return isinstance(text, str) and _HEX64.fullmatch(text) is not None
+
+
+def _need_digest(what: str, text: str) -> str:
+    if not is_digest(text):
+        raise UsageError(f"bad {what}: got {text!r}, want 64 hex digits")
+    return text
+
+
+def encode_name(what: str, name: str) -> str:
+    """A graph or target name as one file name: percent-encoded, never hidden, never a path."""
+    coded = quote(name, safe=" +,=@()[]")
+    if coded.startswith("."):
+        coded = "%2E" + coded[1:]
+    if not coded or len(coded) > _MAX_NAME_BYTES:
+        raise UsageError(
+            f"bad {what} {name!r}: got {len(coded)} bytes, want 1 to {_MAX_NAME_BYTES}"
+        )
+    return coded
+
+
+def decode_name(coded: str) -> str | None:
+    """The name behind a file name, or None when no name is written this way."""
+    name = unquote(coded)
+    try:
+        return name if encode_name("name", name) == coded else None
+    except (UsageError, UnicodeError):
+        return None
+
+
+def blob_path(digest: str) -> str:
+    _need_digest("blob digest", digest)
+    return f"blobs/sha256/{digest[:2]}/{digest}"
+
+
+def kernel_path(key: str) -> str:
+    _need_digest("kernel key", key)
+    return f"kernels/{key[:2]}/{key}.json"
+
+
+def pointer_path(target: str, graph_key: str) -> str:
+    return f"plans/{encode_name('target', target)}/{_need_digest('graph key', graph_key)}.json"
+
+
+def name_path(target: str, name: str) -> str:
+    return f"names/{encode_name('target', target)}/{encode_name('graph name', name)}.json"
+
+
+def classify(relative: str) -> tuple[str, tuple[str, ...]] | None:
+    """What a file of a store is, None for a file that is not the store's own.
+
+    ("blob", (digest,)), ("kernel", (key,)), ("pointer", (target, graph key)), ("name", (target,
+    name)) or ("store", ()).
+    """
+    if relative == STORE_FILE:
+        return ("store", ())
+    parts = PurePosixPath(relative).parts
+    if parts[:2] == ("blobs", "sha256"):
+        digest = parts[-1]
+        return ("blob", (digest,)) if is_digest(digest) and relative == blob_path(digest) else None
+    if len(parts) != 3 or not relative.endswith(".json"):
+        return None
+    stem = parts[2][: -len(".json")]
+    if parts[0] == "kernels":
+        return ("kernel", (stem,)) if is_digest(stem) and relative == kernel_path(stem) else None
+    target = decode_name(parts[1])
+    if target is None:
+        return None
+    if parts[0] == "plans":
+        return ("pointer", (target, stem)) if is_digest(stem) else None
+    if parts[0] == "names":
+        name = decode_name(stem)
+        return ("name", (target, name)) if name is not None else None
+    return None
+
+
+def document_bytes(document: Mapping[str, Any]) -> bytes:
+    """A document as stored: sealed with ``digest``, canonical, one final newline."""
+    body = plain({name: value for name, value in document.items() if name != "digest"})
+    body["digest"] = canonical_digest(body)
+    return canonical_bytes(body) + b"\n"
+
+
+def parse_document(data: bytes) -> dict[str, Any]:
+    """The document, seal checked; raises ValueError with what is wrong."""
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError):
+        raise ValueError("not JSON") from None
+    if not isinstance(document, dict):
+        raise ValueError("not a JSON object")
+    version = document.get("format")
+    if type(version) is int and version > FORMAT:
+        raise ValueError(f"format {version} is newer than {FORMAT}, which this version reads")
+    try:
+        sealed = document_bytes(document)
+    except TypeError as error:
+        raise ValueError(str(error)) from None
+    if sealed != data:
+        raise ValueError("the content does not match its digest")
+    if version != FORMAT:
+        raise ValueError(f"format is {version!r}, want {FORMAT}")
+    return document

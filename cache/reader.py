@@ -1,0 +1,274 @@
+"""Reading a store: the half of the cache that serving uses. Standard library only; never locks.
+
+Every byte handed out was checked: a blob against the digest that names it, a document against its
+seal and the place it lies in. What fails raises ``DamagedError`` and what is not there raises
+``NotInStoreError``; files that are not the store's own are left alone.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cudnn_aot.cache import layout
+from cudnn_aot.cache.canonical import canonical_digest, sha256_hex
+from cudnn_aot.errors import DamagedError, NotAStoreError, NotInStoreError, StoreError
+
+_READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One fault that ``verify`` found: a path relative to the store, and what is wrong with it."""
+
+    path: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.what}"
+
+
+class StoreReader:
+    """A store opened for reading.
+
+    Raises:
+        NotAStoreError: the folder has no ``store.json`` of a format that this version reads.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.format = read_format(self.path)
+
+    def kernel(self, key: str) -> dict[str, Any]:
+        """The record of a kernel; its spec was hashed again and gives ``key``."""
+        record = self._document(layout.kernel_path(key), f"kernel {key}")
+        if record.get("key") != key or canonical_digest(record.get("spec")) != key:
+            raise self._damaged(layout.kernel_path(key), "the key does not belong to its spec")
+        fault = _kernel_fault(record)
+        if fault:
+            raise self._damaged(layout.kernel_path(key), fault)
+        return record
+
+    def blob(self, digest: str) -> bytes:
+        """The bytes named by ``digest``, read once and checked."""
+        relative = layout.blob_path(digest)
+        data = self._read(relative, f"blob {digest}")
+        got = sha256_hex(data)
+        if got != digest:
+            raise self._damaged(relative, f"its bytes hash to {got}")
+        return data
+
+    def pointer(self, target: str, graph_key: str) -> dict[str, Any]:
+        """What is stored for a graph and a target: plan records in order, or a decline."""
+        relative = layout.pointer_path(target, graph_key)
+        pointer = self._document(relative, f"plan of graph {graph_key} for target {target!r}")
+        if pointer.get("target") != target or pointer.get("graph_key") != graph_key:
+            raise self._damaged(relative, "it belongs to another target or graph")
+        return pointer
+
+    def name(self, target: str, name: str) -> dict[str, Any]:
+        """The graph key and the uids behind a name."""
+        relative = layout.name_path(target, name)
+        document = self._document(relative, f"graph named {name!r} for target {target!r}")
+        if document.get("name") != name:
+            raise self._damaged(relative, f"it belongs to the name {document.get('name')!r}")
+        return document
+
+    def names(self) -> list[tuple[str, str]]:
+        """(target, name) of every name, sorted; nothing is opened."""
+        return sorted((ids[0], ids[1]) for kind, ids, _ in self._entries() if kind == "name")
+
+    def pointers(self) -> list[tuple[str, str]]:
+        """(target, graph key) of every pointer, sorted; nothing is opened."""
+        return sorted((ids[0], ids[1]) for kind, ids, _ in self._entries() if kind == "pointer")
+
+    def kernels(self) -> list[str]:
+        """Every kernel key, sorted; nothing is opened."""
+        return sorted(ids[0] for kind, ids, _ in self._entries() if kind == "kernel")
+
+    def targets(self) -> list[str]:
+        """Every target that has a plan or a name, sorted."""
+        found = {ids[0] for kind, ids, _ in self._entries() if kind in ("pointer", "name")}
+        return sorted(found)
+
+    def foreign(self) -> list[str]:
+        """Files and links in the store's folder that are not the store's own, sorted."""
+        return sorted(path for path in self._files() if layout.classify(path) is None)
+
+    def verify(self) -> list[Problem]:
+        """Every fault of the store: each byte is read, each reference is followed."""
+        problems: list[Problem] = []
+        for kind, ids, relative in self._entries():
+            try:
+                self._verify_entry(kind, ids, relative)
+            except DamagedError as error:
+                problems.append(Problem(relative, _reason(error)))
+            except StoreError as error:
+                problems.append(Problem(relative, str(error)))
+        return sorted(problems, key=lambda problem: problem.path)
+
+    # What follows is not part of the interface.
+
+    def _verify_entry(self, kind: str, ids: tuple[str, ...], relative: str) -> None:
+        if kind == "blob":
+            self.blob(ids[0])
+        elif kind == "kernel":
+            self._need_blob(relative, self.kernel(ids[0])["blob"])
+        elif kind == "name":
+            graph_key = self.name(*ids).get("graph_key")
+            if not layout.is_digest(graph_key) or not self._exists(
+                layout.pointer_path(ids[0], str(graph_key))
+            ):
+                raise self._damaged(relative, f"the plan of its graph {graph_key} is missing")
+        elif kind == "pointer":
+            pointer = self.pointer(*ids)
+            for digest in [*pointer.get("records", []), pointer.get("graph")]:
+                if digest is not None:
+                    self._need_blob(relative, {"sha256": digest})
+            for digest in pointer.get("records", []):
+                self._verify_plan_record(relative, digest)
+
+    def _verify_plan_record(self, relative: str, digest: str) -> None:
+        try:
+            record = json.loads(self.blob(digest))
+            kernels = list(record["kernels"])
+        except DamagedError:
+            return  # the blob is reported under its own path
+        except (ValueError, KeyError, TypeError):
+            raise self._damaged(relative, f"its plan record {digest} cannot be read") from None
+        for kernel in kernels:
+            self._need_blob(relative, {"sha256": kernel["blob"], "bytes": kernel.get("bytes")})
+            try:
+                stored = self.kernel(kernel["key"])
+            except NotInStoreError as error:
+                raise self._damaged(relative, f"its {error}") from None
+            except DamagedError:
+                continue  # reported under its own path
+            if stored["object"]["sha256"] != kernel.get("object", stored["object"]["sha256"]):
+                raise self._damaged(relative, f"its kernel {kernel['key']} has another object")
+
+    def _need_blob(self, relative: str, blob: dict[str, Any]) -> None:
+        path = layout.blob_path(blob["sha256"])
+        try:
+            size = (self.path / path).lstat().st_size
+        except OSError:
+            raise self._damaged(relative, f"its blob {blob['sha256']} is missing") from None
+        want = blob.get("bytes")
+        if want is not None and size != want:
+            raise self._damaged(
+                relative, f"its blob {blob['sha256']} has {size} bytes, want {want}"
+            )
+
+    def _exists(self, relative: str) -> bool:
+        return (self.path / relative).is_file()
+
+    def _document(self, relative: str, what: str) -> dict[str, Any]:
+        data = self._read(relative, what)
+        try:
+            return layout.parse_document(data)
+        except ValueError as error:
+            raise self._damaged(relative, str(error)) from None
+
+    def _read(self, relative: str, what: str) -> bytes:
+        try:
+            return read_regular(self.path / relative)
+        except FileNotFoundError:
+            raise NotInStoreError(f"{what} is not in the store {str(self.path)!r}") from None
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise self._damaged(relative, "it is a symbolic link") from None
+            raise self._damaged(relative, error.strerror or str(error)) from None
+
+    def _damaged(self, relative: str, what: str) -> DamagedError:
+        return DamagedError(f"{self.path / relative} is damaged: {what}")
+
+    def _files(self) -> Iterator[str]:
+        """Paths of all files, relative and with forward slashes; the staging folder is left out."""
+        pending = [""]
+        while pending:
+            folder = pending.pop()
+            try:
+                with os.scandir(self.path / folder) as entries:
+                    listed = sorted(entries, key=lambda entry: entry.name)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise StoreError(f"cannot list {self.path / folder}: {error.strerror}") from None
+            for entry in listed:
+                relative = f"{folder}/{entry.name}" if folder else entry.name
+                if not entry.is_dir(follow_symlinks=False):
+                    yield relative
+                elif relative != layout.STAGING:
+                    pending.append(relative)
+
+    def _entries(self) -> Iterator[tuple[str, tuple[str, ...], str]]:
+        for relative in self._files():
+            known = layout.classify(relative)
+            if known is not None:
+                yield (*known, relative)
+
+
+def read_regular(path: Path) -> bytes:
+    """All bytes of a regular file that is no link; raises OSError."""
+    descriptor = os.open(path, _READ_FLAGS)
+    with os.fdopen(descriptor, "rb") as stream:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+        return stream.read()
+
+
+def read_format(path: Path) -> int:
+    """The format number of the store at ``path``; raises NotAStoreError with the reason."""
+    file = path / layout.STORE_FILE
+    try:
+        document = json.loads(read_regular(file))
+    except (FileNotFoundError, NotADirectoryError):
+        if not path.exists():
+            raise NotAStoreError(f"no store at {str(path)!r}: there is no such folder") from None
+        raise NotAStoreError(
+            f"{str(path)!r} is not a store: it has no {layout.STORE_FILE}"
+        ) from None
+    except OSError as error:
+        raise NotAStoreError(f"cannot read {str(file)!r}: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        raise NotAStoreError(
+            f"{str(path)!r} is not a store: {layout.STORE_FILE} is no JSON"
+        ) from None
+    version = document.get("format") if isinstance(document, dict) else None
+    if type(version) is not int or version < 1:
+        raise NotAStoreError(
+            f"{str(path)!r} is not a store: {layout.STORE_FILE} states no format number"
+        )
+    if version > layout.FORMAT:
+        raise NotAStoreError(
+            f"store {str(path)!r} has format {version}, this version of cudnn-aot reads format "
+            f"{layout.FORMAT}: update cudnn-aot"
+        )
+    return version
+
+
+def _kernel_fault(record: dict[str, Any]) -> str | None:
+    blob, made = record.get("blob"), record.get("object")
+    if not isinstance(record.get("symbol"), str):
+        return "it has no symbol"
+    for what, part in (("blob", blob), ("object", made)):
+        if not isinstance(part, dict) or not layout.is_digest(part.get("sha256")):
+            return f"it has no {what} digest"
+    if not isinstance(record.get("requirements"), dict):
+        return "it has no requirements"
+    return None
+
+
+def _reason(error: DamagedError) -> str:
+    """The message without the path that the problem names anyway."""
+    _, _, reason = str(error).partition(" is damaged: ")
+    return reason or str(error)
+
+
+__all__ = ["Problem", "StoreReader", "read_format", "read_regular"]

@@ -1,0 +1,164 @@
+"""The source digest: every project file that a compile of a template reads, importing none.
+
+The closure starts at the template's module and follows its imports, wherever they stand in it.
+Kernel modules may import only ``cudnn_aot.recipes.**.kernels``, ``cudnn_aot.recipes.trace`` and
+packages that are not this project; anything else is refused here, and the compile worker refuses
+what hides from this reading (``importlib``, ``open``). Files go by their names relative to
+``cudnn_aot.recipes``, so an editable install and a wheel agree. The step that turns a template
+into an object is source too and belongs to every closure.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from cudnn_aot.errors import CompileError
+
+PROJECT = "cudnn_aot"
+RECIPES = "cudnn_aot.recipes"
+_STEP = "cache/export.py"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceClosure:
+    """Module name -> file of every project module that a template's compile may read."""
+
+    modules: tuple[tuple[str, Path], ...]
+    packages: tuple[Path, ...]  # the empty __init__.py files on the way
+    digest: str
+
+    @property
+    def files(self) -> frozenset[Path]:
+        return frozenset(path for _, path in self.modules) | frozenset(self.packages)
+
+
+def split_template(template: str) -> tuple[str, str]:
+    """``"gemm.kernels.sm90:matmul"`` -> full module name and function name."""
+    module, colon, function = template.partition(":")
+    parts = [*module.split("."), function]
+    if not colon or not all(part.isidentifier() for part in parts):
+        raise CompileError(f"bad template {template!r}: want family.kernels.module:function")
+    full = f"{RECIPES}.{module}"
+    if not _is_kernel_module(full):
+        raise CompileError(f"bad template {template!r}: its module is not in a kernels package")
+    return full, function
+
+
+def source_closure(template: str) -> SourceClosure:
+    """The closure of a template; raises CompileError for a forbidden or missing import."""
+    start, _ = split_template(template)
+    found: dict[str, Path] = {}
+    packages: dict[str, Path] = {}
+    pending = [(start, f"template {template!r}")]
+    while pending:
+        name, wanted_by = pending.pop()
+        if name in found or name in packages:
+            continue
+        path, is_package = _find(name, wanted_by)
+        if is_package:
+            packages[name] = _empty(path)
+        else:
+            found[name] = path
+            for imported in _imports(name, path):
+                if not _may_import(imported):
+                    raise CompileError(
+                        f"{_relative(name)} imports {imported}: a kernel module imports only "
+                        "recipes/**/kernels, recipes/trace and other projects"
+                    )
+                pending.append((imported, _relative(name)))
+        parent = name.rpartition(".")[0]
+        if parent != RECIPES:
+            pending.append((parent, name))
+    digest = hashlib.sha256()
+    step = Path(__file__).with_name(Path(_STEP).name)
+    for label, path in [
+        (_STEP, step),
+        *sorted((_relative(name), path) for name, path in found.items()),
+    ]:
+        digest.update(f"{label}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return SourceClosure(
+        tuple(sorted(found.items())), tuple(sorted(packages.values())), digest.hexdigest()
+    )
+
+
+def recipe_folders() -> list[Path]:
+    """Where recipes lie: one folder, or more when a program appended to the package's path."""
+    return [Path(entry) for entry in importlib.import_module(RECIPES).__path__]
+
+
+def _relative(module: str) -> str:
+    return module[len(RECIPES) + 1 :].replace(".", "/") + ".py"
+
+
+def _is_kernel_module(name: str) -> bool:
+    parts = name.split(".")[2:]
+    return name.startswith(f"{RECIPES}.") and "kernels" in parts[:-1]
+
+
+def _may_import(name: str) -> bool:
+    parts = name.split(".")[2:]
+    return name.startswith(f"{RECIPES}.") and ("kernels" in parts or parts[0] == "trace")
+
+
+def _find(name: str, wanted_by: str) -> tuple[Path, bool]:
+    """The file of a project module, and whether it is a package's ``__init__.py``."""
+    inner = name[len(RECIPES) + 1 :].split(".")
+    for folder in recipe_folders():
+        base = folder.joinpath(*inner)
+        if (base / "__init__.py").is_file():
+            return base / "__init__.py", True
+        if base.with_name(base.name + ".py").is_file():
+            return base.with_name(base.name + ".py"), False
+    raise CompileError(f"{wanted_by} needs {name}, which does not exist")
+
+
+def _empty(path: Path) -> Path:
+    """Packages of kernels hold no code, so they need not be in the digest."""
+    body = ast.parse(path.read_bytes()).body
+    if body and not (
+        len(body) == 1
+        and isinstance(body[0], ast.Expr)
+        and isinstance(body[0].value, ast.Constant)
+        and isinstance(body[0].value.value, str)
+    ):
+        raise CompileError(f"{path.parent.name}/__init__.py has code: kernel packages stay empty")
+    return path
+
+
+def _imports(name: str, path: Path) -> Iterator[str]:
+    """Project modules imported anywhere in a module, as full names of modules that exist."""
+    try:
+        tree = ast.parse(path.read_bytes(), filename=path.name)
+    except SyntaxError as error:
+        raise CompileError(f"{_relative(name)}:{error.lineno}: {error.msg}") from None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if _is_project(alias.name))
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            if node.level:
+                above = name.split(".")[: -node.level]
+                module = ".".join([*above, module] if module else above)
+            if _is_project(module):
+                yield from (_module_of(module, alias.name) for alias in node.names)
+
+
+def _is_project(module: str) -> bool:
+    return module == PROJECT or module.startswith(f"{PROJECT}.")
+
+
+def _module_of(module: str, attribute: str) -> str:
+    """``from module import attribute`` imports ``module.attribute`` if that is a module."""
+    if attribute != "*" and (module == RECIPES or module.startswith(f"{RECIPES}.")):
+        full = f"{module}.{attribute}"
+        try:
+            _find(full, module)
+        except CompileError:
+            return module
+        return full
+    return module

@@ -1,0 +1,166 @@
+"""``KernelSpec``: all that a compile reads, as one frozen value, and the key made of it.
+
+A spec names requirements, not things: the arch that code is generated for, not a device; the
+flavour and versions of the tools, not where they are installed. Nothing in it depends on time,
+path, user, process or environment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from cudnn_aot.cache.canonical import canonical_digest, plain
+from cudnn_aot.cache.source import source_closure, split_template
+from cudnn_aot.cache.toolchain import driver_min, toolchain
+from cudnn_aot.errors import UsageError
+
+VERSION = 1
+
+
+class CompileTarget(Protocol):
+    """What a spec takes from a target."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def gpu_arch(self) -> str: ...
+    @property
+    def driver_min(self) -> int: ...
+    @property
+    def dsl_flavor(self) -> str: ...
+    @property
+    def host_triple(self) -> str: ...
+    @property
+    def host_level(self) -> str: ...
+
+
+class Frozen(Mapping[str, Any]):
+    """A read-only mapping of plain values; lists in it are tuples. Pickles, compares and hashes."""
+
+    __slots__ = ("_items",)
+
+    def __init__(self, items: Mapping[str, Any]) -> None:
+        self._items = {name: _freeze(value) for name, value in plain(items, "params").items()}
+
+    def __getitem__(self, name: str) -> Any:
+        return self._items[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __hash__(self) -> int:
+        return hash(canonical_digest(self._items))
+
+    def __reduce__(self) -> tuple[type[Frozen], tuple[dict[str, Any]]]:
+        return Frozen, (plain(self._items),)
+
+    def __repr__(self) -> str:
+        return f"Frozen({plain(self._items)!r})"
+
+
+def _freeze(value: Any) -> Any:
+    if isinstance(value, dict):
+        return Frozen(value)
+    return tuple(_freeze(item) for item in value) if isinstance(value, list) else value
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSpec:
+    """One kernel to compile.
+
+    Attributes:
+        template: ``"gemm.kernels.sm90:matmul"``: a function of a module under ``recipes/``.
+        source_digest: digest of the template's source closure.
+        params: plain data that the template is called with.
+        gpu_arch: ``"sm_90a"``, or ``""`` for a kernel of the host.
+        host_triple, host_level: what the host code is made for.
+        toolchain: versions of the tools, and ``dsl_flavor``.
+        options: further options of the DSL's compiler.
+
+    Raises:
+        TypeError: a field holds anything but plain data.
+    """
+
+    template: str
+    source_digest: str
+    params: Mapping[str, Any]
+    gpu_arch: str
+    host_triple: str
+    host_level: str
+    toolchain: Mapping[str, str]
+    options: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("template", "source_digest", "gpu_arch", "host_triple", "host_level"):
+            if type(getattr(self, name)) is not str:
+                raise TypeError(f"{name} is a {type(getattr(self, name)).__name__}, want str")
+        object.__setattr__(self, "params", Frozen(self.params))
+        object.__setattr__(self, "toolchain", Frozen(self.toolchain))
+        object.__setattr__(self, "options", tuple(plain(list(self.options), "options")))
+
+    def canonical(self) -> dict[str, Any]:
+        """The spec as plain data; the key is the digest of its canonical JSON."""
+        return {
+            "version": VERSION,
+            "template": self.template,
+            "source_digest": self.source_digest,
+            "params": plain(self.params),
+            "gpu_arch": self.gpu_arch,
+            "host_triple": self.host_triple,
+            "host_level": self.host_level,
+            "toolchain": plain(self.toolchain),
+            "options": list(self.options),
+        }
+
+    @property
+    def key(self) -> str:
+        """64 hex digits."""
+        return canonical_digest(self.canonical())
+
+    @property
+    def dsl_flavor(self) -> str:
+        return str(self.toolchain["dsl_flavor"])
+
+    @property
+    def driver_min(self) -> int:
+        """The driver floor of the compiled kernel; 0 for a kernel of the host."""
+        return driver_min(self.dsl_flavor) if self.gpu_arch else 0
+
+
+def kernel_spec(
+    template: str,
+    params: Mapping[str, Any],
+    target: CompileTarget,
+    options: tuple[str, ...] = (),
+) -> KernelSpec:
+    """The spec of a template for a target, with today's sources and tools.
+
+    Raises:
+        CompileError: the template or one of its imports is missing or forbidden, or the DSL is.
+        UsageError: the target's driver floor is not that of its DSL flavour.
+        TypeError: ``params`` holds anything but plain data.
+    """
+    if target.gpu_arch and target.driver_min != driver_min(target.dsl_flavor):
+        raise UsageError(
+            f"target {target.name!r} has driver_min {target.driver_min}, "
+            f"want {driver_min(target.dsl_flavor)} for flavour {target.dsl_flavor}"
+        )
+    split_template(template)
+    return KernelSpec(
+        template=template,
+        source_digest=source_closure(template).digest,
+        params=params,
+        gpu_arch=target.gpu_arch,
+        host_triple=target.host_triple,
+        host_level=target.host_level,
+        toolchain=toolchain(target.dsl_flavor),
+        options=options,
+    )
+
+
+__all__ = ["CompileTarget", "Frozen", "KernelSpec", "kernel_spec"]

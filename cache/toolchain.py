@@ -1,0 +1,87 @@
+"""The compile toolchain as a key sees it. Reads package metadata; never imports the DSL.
+
+The DSL ships its code generator in one wheel per CUDA flavour, and picks a flavour by asking the
+driver. Here the target names it, so wheels of other flavours are never read by a compile and stay
+out of the key: a builder with cu13 installed beside cu12 gives the same keys as one without.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+
+from cudnn_aot.errors import CompileError, UsageError
+
+# The lowest driver, as cuDriverGetVersion counts, that loads what a flavour makes.
+DRIVER_MIN: Mapping[str, int] = {
+    "cu12": 12090,  # 575.51.03
+    "cu13": 13000,  # 580.65.06
+}
+
+_DSL = "nvidia-cutlass-dsl"
+_FLAVOR_WHEEL = re.compile(rf"{_DSL}-.*-(cu\d+)")
+
+
+def driver_min(flavor: str) -> int:
+    """The driver floor of a DSL flavour."""
+    try:
+        return DRIVER_MIN[flavor]
+    except KeyError:
+        known = ", ".join(DRIVER_MIN)
+        raise UsageError(f"unknown DSL flavour {flavor!r}, want one of {known}") from None
+
+
+def toolchain(flavor: str) -> dict[str, str]:
+    """Version of every wheel that a compile of this flavour reads, and the flavour.
+
+    Raises:
+        CompileError: the DSL, its flavour or tvm-ffi is not installed.
+    """
+    driver_min(flavor)
+    return dict(_toolchain(flavor))
+
+
+@lru_cache(maxsize=8)
+def _toolchain(flavor: str) -> tuple[tuple[str, str], ...]:
+    found = {"dsl_flavor": flavor}
+    for distribution in importlib.metadata.distributions():
+        name = re.sub(r"[-_.]+", "-", distribution.metadata["Name"] or "").lower()
+        wheel = _FLAVOR_WHEEL.fullmatch(name)
+        if name == "apache-tvm-ffi" or (
+            (name == _DSL or name.startswith(f"{_DSL}-"))
+            and (wheel is None or wheel.group(1) == flavor)
+        ):
+            found.setdefault(
+                name, distribution.version
+            )  # the first on the path is the one imported
+    for name, extra in (
+        (_DSL, "cudnn-aot[compile]"),
+        (f"{_DSL}-libs-{flavor}", f"{_DSL}-libs-{flavor}"),
+        ("apache-tvm-ffi", "apache-tvm-ffi"),
+    ):
+        if name not in found:
+            raise CompileError(f"{name} is not installed: pip install '{extra}'")
+    return tuple(sorted(found.items()))
+
+
+def dsl_folder() -> Path:
+    """The installed ``nvidia_cutlass_dsl`` folder, found without importing it."""
+    spec = importlib.util.find_spec("nvidia_cutlass_dsl")
+    for place in (spec.submodule_search_locations or []) if spec else []:
+        if Path(place).is_dir():
+            return Path(place)
+    raise CompileError(f"{_DSL} is not installed: pip install 'cudnn-aot[compile]'")
+
+
+def device_runtime(flavor: str) -> Path:
+    """The static library that a GPU kernel's host stub is linked with."""
+    path = dsl_folder() / flavor / "lib" / "libcuda_dialect_runtime_static.a"
+    if not path.is_file():
+        raise CompileError(
+            f"{path.name} of flavour {flavor} is not installed: pip install {_DSL}-libs-{flavor}"
+        )
+    return path

@@ -1,0 +1,305 @@
+"""Writing a store: every file is staged, synced, and renamed into place once.
+
+Kernels and blobs are insert-only: what is there and whole is kept, what is damaged is replaced.
+Pointers and names are the only files replaced by others, under a lock and only when they differ.
+A store that already holds everything is not written to at all. Files are 0444, folders 0755, times
+are ``SOURCE_DATE_EPOCH`` or 0: two builds of the same things are the same bytes, modes and times.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from cudnn_aot.cache import layout, session
+from cudnn_aot.cache.canonical import canonical_digest, plain, sha256_hex
+from cudnn_aot.cache.reader import StoreReader, read_format, read_regular
+from cudnn_aot.errors import (
+    DamagedError,
+    NotAStoreError,
+    NotInStoreError,
+    NotReproducibleError,
+    StoreError,
+    UsageError,
+)
+
+
+class StoreWriter:
+    """A store opened for building; a context manager. Safe to use from many threads.
+
+    Attributes:
+        reader: the same store for reading.
+        files_written, bytes_written: what this writer added or replaced.
+
+    Raises:
+        NotAStoreError: the folder holds something that is not a store, or it does not exist and
+            ``create`` is false.
+        StoreError: the file system refuses (full, read-only, no permission).
+    """
+
+    def __init__(self, path: str | os.PathLike[str], create: bool = True) -> None:
+        self.path = Path(path)
+        self.files_written = 0
+        self.bytes_written = 0
+        self._mutex = threading.Lock()
+        self._session: session.BuildSession | None = None
+        self._touched = False
+        self._epoch = source_date_epoch()
+        if not (self.path / layout.STORE_FILE).exists():
+            self._create(create)
+        read_format(self.path)
+        if session.sweep(self.path):
+            self._touched = True  # a dead builder left folder times behind as well
+        self.reader = StoreReader(self.path)
+
+    def put_blob(self, data: bytes) -> str:
+        """Store bytes under their digest and return it."""
+        digest = sha256_hex(data)
+        try:
+            self.reader.blob(digest)
+        except (NotInStoreError, DamagedError):
+            self._publish(layout.blob_path(digest), data)
+        return digest
+
+    def put_kernel(self, record: Mapping[str, Any]) -> bool:
+        """Publish a kernel record, its blob being there; False when the store already had it.
+
+        Raises:
+            NotReproducibleError: the store holds another object for this key.
+        """
+        key = str(record["key"])
+        if canonical_digest(record["spec"]) != key:
+            raise UsageError(f"bad kernel record: key {key} does not belong to its spec")
+        relative = layout.kernel_path(key)
+        with self.lock(f"record-{key}"):
+            try:
+                known = self.reader.kernel(key)
+            except (NotInStoreError, DamagedError):
+                known = None
+            if known is not None:
+                had, got = known["object"]["sha256"], record["object"]["sha256"]
+                if had != got:
+                    raise NotReproducibleError(
+                        f"kernel {key} compiled to object {got}, the store holds {had} for this "
+                        "key: its compile is not reproducible, keep both objects and report it"
+                    )
+                if self._blob_is_whole(known["blob"]["sha256"]):
+                    return False
+            if not self._blob_is_whole(record["blob"]["sha256"]):
+                raise StoreError(
+                    f"kernel {key} names blob {record['blob']['sha256']}, which is not stored"
+                )
+            self._publish(relative, layout.document_bytes({"format": layout.FORMAT, **record}))
+        return True
+
+    def put_pointer(self, target: str, graph_key: str, pointer: Mapping[str, Any]) -> bool:
+        """Point a graph at its plan records (or its decline) for a target; False when equal.
+
+        ``format``, ``target`` and ``graph_key`` are filled in.
+        """
+        document = {**pointer, "format": layout.FORMAT, "target": target, "graph_key": graph_key}
+        return self._replace(layout.pointer_path(target, graph_key), document)
+
+    def put_name(self, target: str, name: str, graph_key: str, uids: Mapping[str, int]) -> bool:
+        """Give a graph a name for a target; False when equal."""
+        document = {
+            "format": layout.FORMAT,
+            "name": name,
+            "graph_key": graph_key,
+            "uids": plain(uids, "uids"),
+        }
+        return self._replace(layout.name_path(target, name), document)
+
+    def lock(
+        self, name: str, notice: session.WaitNotice | None = None
+    ) -> AbstractContextManager[None]:
+        """Hold a lock of this store among all its builders; gone when the process dies."""
+        return self._building().lock(name, notice)
+
+    @contextlib.contextmanager
+    def scratch(self) -> Iterator[Path]:
+        """A fresh folder for a compile, outside what ships; removed afterwards or swept."""
+        folder = self._building().stage / f"scratch-{secrets.token_hex(8)}"
+        try:
+            folder.mkdir()
+        except OSError as error:
+            raise self._refused(folder, error) from None
+        try:
+            yield folder
+        finally:
+            _remove_tree(folder)
+
+    def close(self) -> None:
+        """Settle folder times and leave; the last builder removes locks and staging."""
+        with self._mutex:
+            mine, self._session = self._session, None
+        if mine is not None:
+            mine.close()
+        if self._touched and self.path.is_dir():
+            _settle_folders(self.path, self._epoch)
+            self._touched = False
+
+    def __enter__(self) -> StoreWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # What follows is not part of the interface.
+
+    def _create(self, create: bool) -> None:
+        if not create:
+            read_format(self.path)  # says what is wrong
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            inside = {entry.name for entry in self.path.iterdir()}
+        except NotADirectoryError:
+            raise NotAStoreError(f"{str(self.path)!r} is not a store: it is a file") from None
+        except FileExistsError:
+            raise NotAStoreError(f"{str(self.path)!r} is not a store: it is a file") from None
+        except OSError as error:
+            raise self._refused(self.path, error) from None
+        if inside - {layout.STAGING, layout.STORE_FILE}:
+            raise NotAStoreError(
+                f"{str(self.path)!r} is not a store: it has files but no {layout.STORE_FILE}; "
+                "choose an empty or a new folder"
+            )
+        with contextlib.suppress(OSError):
+            self.path.chmod(0o755)
+        self._publish(layout.STORE_FILE, b'{"format":%d}\n' % layout.FORMAT)
+
+    def _building(self) -> session.BuildSession:
+        with self._mutex:
+            if self._session is None:
+                self._session = session.BuildSession(self.path)
+                self._touched = True
+            return self._session
+
+    def _blob_is_whole(self, digest: str) -> bool:
+        try:
+            self.reader.blob(digest)
+        except (NotInStoreError, DamagedError):
+            return False
+        return True
+
+    def _replace(self, relative: str, document: Mapping[str, Any]) -> bool:
+        data = layout.document_bytes(document)
+        if self._same(relative, data):
+            return False
+        with self.lock("document-" + sha256_hex(relative.encode())):
+            if self._same(relative, data):
+                return False
+            self._publish(relative, data)
+        return True
+
+    def _same(self, relative: str, data: bytes) -> bool:
+        try:
+            return read_regular(self.path / relative) == data
+        except OSError:
+            return False
+
+    def _publish(self, relative: str, data: bytes) -> None:
+        """Readers see the old file, if any, or the whole new one."""
+        final = self.path / relative
+        stage = self._building().stage / f"{secrets.token_hex(8)}"
+        try:
+            _write_synced(stage, data, self._epoch)
+            _make_folders(self.path, final.parent)
+            stage.replace(final)
+            _sync_folder(final.parent)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                stage.unlink(missing_ok=True)
+            raise self._refused(final, error) from None
+        with self._mutex:
+            self._touched = True
+            self.files_written += 1
+            self.bytes_written += len(data)
+
+    def _refused(self, path: Path, error: OSError) -> StoreError:
+        fix = {
+            errno.ENOSPC: "free some space and build again; what is stored stays valid",
+            errno.EDQUOT: "free some space and build again; what is stored stays valid",
+            errno.EROFS: "choose a writable folder with --store",
+            errno.EACCES: "make it writable or choose another folder with --store",
+            errno.EPERM: "make it writable or choose another folder with --store",
+        }.get(error.errno or 0)
+        reason = (error.strerror or str(error)).lower()
+        return StoreError(f"cannot write {str(path)!r}: {reason}" + (f": {fix}" if fix else ""))
+
+
+def source_date_epoch() -> int:
+    """The time that every file of a store carries, from ``SOURCE_DATE_EPOCH``, else 0."""
+    text = os.environ.get("SOURCE_DATE_EPOCH", "").strip()
+    if not text:
+        return 0
+    if not text.isdecimal():
+        raise UsageError(f"bad SOURCE_DATE_EPOCH: got {text!r}, want seconds since 1970")
+    return int(text)
+
+
+def _write_synced(path: Path, data: bytes, epoch: int) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as stream:
+        stream.write(data)
+        stream.flush()
+        os.fchmod(descriptor, 0o444)
+        os.utime(descriptor, (epoch, epoch))
+        os.fsync(descriptor)
+
+
+def _make_folders(root: Path, folder: Path) -> None:
+    """Create the folders from ``root`` down to ``folder``, 0755 whatever the umask is."""
+    missing: list[Path] = []
+    while folder != root and not folder.is_dir():
+        missing.append(folder)
+        folder = folder.parent
+    for folder in reversed(missing):
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            continue
+        folder.chmod(0o755)
+        _sync_folder(folder.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems without folder sync
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _settle_folders(root: Path, epoch: int) -> None:
+    """Folder times are set last: every rename into a folder changes them."""
+    for folder, names, _ in os.walk(root, topdown=False):
+        if layout.STAGING in names and folder == str(root):
+            names.remove(layout.STAGING)
+        with contextlib.suppress(OSError):
+            if os.stat(folder).st_mtime_ns != epoch * 1_000_000_000:  # noqa: PTH116 (walk gives str)
+                os.utime(folder, (epoch, epoch))
+
+
+def _remove_tree(folder: Path) -> None:
+    for path in sorted(folder.rglob("*"), reverse=True):
+        with contextlib.suppress(OSError):
+            path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+    with contextlib.suppress(OSError):
+        folder.rmdir()
