@@ -1,0 +1,90 @@
+"""Facts about every data type: width, number class, significand, DLPack code, framework names.
+
+One row per type; whoever needs a width, a code or a name reads it here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from cudnn_aot.compiler.graph.enums import data_type
+from cudnn_aot.errors import InvalidGraphError
+
+
+@dataclass(frozen=True, slots=True)
+class Dtype:
+    """One data type.
+
+    Attributes:
+        bits: storage bits per element.
+        kind: ``"float"``, ``"int"``, ``"uint"``, ``"bool"`` or ``"packed"`` (several numbers per
+            element).
+        significand_bits: bits of precision of a float, the implicit one included; 0 for other
+            kinds.
+        dlpack: DLPack (code, bits) or None where DLPack has no word for it.
+        names: names of the same type in torch and numpy.
+    """
+
+    bits: int
+    kind: str
+    significand_bits: int = 0
+    dlpack: tuple[int, int] | None = None
+    names: tuple[str, ...] = ()
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind == "float"
+
+
+# DLPack codes: int 0, uint 1, float 2, bfloat 4, bool 6, float8_e4m3fn 10, float8_e5m2 12,
+# float8_e8m0fnu 14, float4_e2m1fn 17 (dlpack.h, DLDataTypeCode).
+DTYPES: dict[data_type, Dtype] = {
+    data_type.FLOAT: Dtype(32, "float", 24, (2, 32), ("float32", "float")),
+    data_type.DOUBLE: Dtype(64, "float", 53, (2, 64), ("float64", "double")),
+    data_type.HALF: Dtype(16, "float", 11, (2, 16), ("float16", "half")),
+    data_type.BFLOAT16: Dtype(16, "float", 8, (4, 16), ("bfloat16",)),
+    data_type.INT8: Dtype(8, "int", 0, (0, 8), ("int8",)),
+    data_type.INT32: Dtype(32, "int", 0, (0, 32), ("int32",)),
+    data_type.INT64: Dtype(64, "int", 0, (0, 64), ("int64",)),
+    data_type.UINT8: Dtype(8, "uint", 0, (1, 8), ("uint8",)),
+    data_type.BOOLEAN: Dtype(8, "bool", 0, (6, 8), ("bool",)),
+    data_type.FP8_E4M3: Dtype(8, "float", 4, (10, 8), ("float8_e4m3fn",)),
+    data_type.FP8_E5M2: Dtype(8, "float", 3, (12, 8), ("float8_e5m2",)),
+    data_type.FP8_E8M0: Dtype(8, "float", 1, (14, 8), ("float8_e8m0fnu",)),
+    data_type.FP8_E5M3: Dtype(8, "float", 4),
+    data_type.FP4_E2M1: Dtype(4, "float", 2, (17, 4), ("float4_e2m1fn", "float4_e2m1fn_x2")),
+    data_type.INT4: Dtype(4, "int", 0, (0, 4), ("int4",)),
+    data_type.INT8x4: Dtype(32, "packed"),
+    data_type.UINT8x4: Dtype(32, "packed"),
+    data_type.INT8x32: Dtype(256, "packed"),
+    data_type.FAST_FLOAT_FOR_FP8: Dtype(32, "float", 24),
+}
+
+_BY_NAME = {name: member for member, row in DTYPES.items() for name in row.names}
+
+
+def as_data_type(value: Any) -> data_type | None:
+    """The `data_type` that `value` means, or None for None and ``NOT_SET``.
+
+    Takes a `data_type`, its name, another library's enum member of that name, or a torch or numpy
+    dtype. No framework is imported: their dtypes are recognised by name.
+    """
+    if value is None or value is data_type.NOT_SET:
+        return None
+    if isinstance(value, data_type):
+        return value
+    name = value if isinstance(value, str) else getattr(value, "name", None) or str(value)
+    if isinstance(name, str):
+        if name == "NOT_SET":
+            return None
+        if name in data_type.__members__:
+            return data_type[name]
+        found = _BY_NAME.get(name.removeprefix("torch."))
+        if found is None and isinstance(value, type):  # numpy.float32 itself, not its dtype
+            found = _BY_NAME.get(value.__name__)
+        if found is not None:
+            return found
+    raise InvalidGraphError(
+        f"bad data_type: got {value!r}, want one of {', '.join(d.name for d in DTYPES)}"
+    )

@@ -1,0 +1,448 @@
+"""The graph: tensors and nodes in the order they were built, one method per row of the op table.
+
+The public name is `pygraph`; methods, keywords, automatic names and uids follow the cuDNN frontend.
+A graph can be changed until `freeze`, which validates it and seals the whole surface. uids belong
+to this class: a uid that the caller asks for takes it from an automatic holder, which is
+renumbered, and two callers' claims on one uid collide.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from cudnn_aot.compiler.graph.dtypes import as_data_type
+from cudnn_aot.compiler.graph.enums import data_type, scalar_type
+from cudnn_aot.compiler.graph.extents import INT64_MAX, Symbol, is_symbol_name
+from cudnn_aot.compiler.graph.infer import infer
+from cudnn_aot.compiler.graph.key import graph_key
+from cudnn_aot.compiler.graph.node import Node
+from cudnn_aot.compiler.graph.ops import OPS, Op, op_row
+from cudnn_aot.compiler.graph.override import make_rows_symbolic
+from cudnn_aot.compiler.graph.tensor import Tensor, fill
+from cudnn_aot.compiler.graph.validate import check_inferred, check_structure
+from cudnn_aot.errors import FrozenGraphError, InvalidGraphError, cudnnGraphNotSupportedError
+
+
+class Graph:
+    """A cuDNN-style operation graph.
+
+    Args:
+        name: the graph's name; no part of its key.
+        io_data_type: type of non-virtual tensors that set none.
+        intermediate_data_type: type of virtual tensors that set none.
+        compute_data_type: arithmetic of nodes that set none.
+        is_override_shape_enabled: calls override the row extent; it becomes a symbol on validation
+            (see `override`).
+        symbols: ranges of the symbolic extents, by name: `Symbol` or a mapping of its fields.
+
+    The other parameters exist so that programs written for the cuDNN frontend run: they describe a
+    live device or handle, which a build for a named target has no use for.
+    """
+
+    def __init__(
+        self,
+        name: str = "",
+        io_data_type: Any = None,
+        intermediate_data_type: Any = None,
+        compute_data_type: Any = None,
+        handle: Any = None,
+        sm_count: int | None = None,
+        sm_version: int | None = None,
+        kernel_cache: Any = None,
+        device_property: Any = None,
+        is_dynamic_shape_enabled: bool = False,
+        is_override_shape_enabled: bool = False,
+        cuda_graph_retention: Any = None,
+        *,
+        is_cuda_graph_replay_expected: bool = False,
+        symbols: Mapping[str, Symbol | Mapping[str, Any]] | None = None,
+    ) -> None:
+        if sm_count is not None or sm_version is not None:
+            raise cudnnGraphNotSupportedError(
+                "sm_count and sm_version come from the target a graph is built for: leave them out"
+            )
+        self._is_frozen = False
+        self._key: str | None = None
+        self._tensors: dict[int, Tensor] = {}
+        self._nodes: list[Node] = []
+        self._node_count: dict[str, int] = {}
+        self._next_uid = 1
+        self._symbols: dict[str, Symbol] = {}
+        self._name = name
+        self._context = {
+            "io_data_type": as_data_type(io_data_type),
+            "intermediate_data_type": as_data_type(intermediate_data_type),
+            "compute_data_type": as_data_type(compute_data_type),
+        }
+        self._is_override_shape_enabled = bool(is_override_shape_enabled)
+        for symbol_name, symbol in (symbols or {}).items():
+            self._declare_symbol(symbol_name, symbol)
+
+    # What the graph holds.
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @name.setter
+    def name(self, value: str) -> None:
+        self._name = value  # no part of the key: a frozen graph may be renamed
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """The nodes; every node comes after those whose results it reads."""
+        return tuple(self._nodes)
+
+    @property
+    def tensors(self) -> Mapping[int, Tensor]:
+        """Every tensor by uid, ascending."""
+        return MappingProxyType(dict(sorted(self._tensors.items())))
+
+    @property
+    def symbols(self) -> Mapping[str, Symbol]:
+        return MappingProxyType(self._symbols)
+
+    @property
+    def io_data_type(self) -> data_type | None:
+        return self._context["io_data_type"]
+
+    @property
+    def intermediate_data_type(self) -> data_type | None:
+        return self._context["intermediate_data_type"]
+
+    @property
+    def compute_data_type(self) -> data_type | None:
+        return self._context["compute_data_type"]
+
+    @property
+    def is_frozen(self) -> bool:
+        return self._is_frozen
+
+    def producer(self, tensor: Tensor) -> Node | None:
+        """The node whose result `tensor` is, or None for a graph input."""
+        for node in self._nodes:
+            if any(output is tensor for output in node.outputs.values()):
+                return node
+        return None
+
+    def inputs(self) -> tuple[Tensor, ...]:
+        """Non-virtual tensors that no node produces, pass-by-value ones too, by ascending uid."""
+        return tuple(t for t in self.tensors.values() if not t.is_virtual and not self.producer(t))
+
+    def outputs(self) -> tuple[Tensor, ...]:
+        """Non-virtual results, by ascending uid."""
+        return tuple(t for t in self.tensors.values() if not t.is_virtual and self.producer(t))
+
+    def uids(self) -> dict[str, int]:
+        """uid by name of the non-virtual tensors that a name tells apart."""
+        named = [t for t in self.tensors.values() if t.name and not t.is_virtual]
+        names = [t.name for t in named]
+        return {t.name: t.uid for t in named if names.count(t.name) == 1}
+
+    def find_tensor(self, which: str | int) -> Tensor:
+        """The tensor of that uid or, if only one has it, of that name."""
+        found = [t for t in self._tensors.values() if which in (t.uid, t.name)]
+        if len(found) == 1:
+            return found[0]
+        raise InvalidGraphError(
+            f"{which!r} names {len(found)} tensors of the graph"
+            if found
+            else f"no tensor {which!r}"
+        )
+
+    def get_node(self, name: str) -> Node:
+        """The node of that name."""
+        for node in self._nodes:
+            if node.name == name:
+                return node
+        raise InvalidGraphError(f"no node {name!r}")
+
+    # Building.
+
+    def tensor(
+        self,
+        dim: Any,
+        stride: Any = None,
+        data_type: Any = None,
+        is_virtual: bool = False,
+        is_pass_by_value: bool = False,
+        ragged_offset: Tensor | None = None,
+        reordering_type: Any = None,
+        name: str = "",
+        uid: int | None = None,
+        ragged_offset_multiplier: int = 1,
+        alignment_value: int = 1,
+    ) -> Tensor:
+        """Declare a tensor; strides are row-major unless given, in elements.
+
+        Extents and strides are integers, or text such as ``"4096*M"`` over the graph's symbols.
+        """
+        reordering = getattr(reordering_type, "name", reordering_type)
+        if ragged_offset is not None or ragged_offset_multiplier != 1:
+            raise cudnnGraphNotSupportedError(f"tensor {name!r}: ragged offsets are not supported")
+        if reordering not in (None, "NONE"):
+            raise cudnnGraphNotSupportedError(
+                f"tensor {name!r}: reordering {reordering} is not supported"
+            )
+        return self._new_tensor(
+            uid,
+            name=name,
+            dim=dim,
+            stride=() if stride is None else stride,
+            data_type=data_type,
+            is_virtual=is_virtual,
+            is_pass_by_value=is_pass_by_value,
+            alignment_value=alignment_value,
+        )
+
+    def tensor_like(self, like: Any, name: str = "") -> Tensor:
+        """Declare a tensor like another: of this package, torch, numpy, or anything shaped so."""
+        if isinstance(like, Tensor):
+            return self.tensor(
+                like.dim,
+                like.stride or None,
+                like.data_type,
+                is_pass_by_value=like.is_pass_by_value,
+                name=name,
+                alignment_value=like.alignment_value,
+            )
+        try:
+            dim, dtype = tuple(like.shape), like.dtype
+            if callable(getattr(like, "stride", None)):
+                stride = tuple(like.stride())
+            else:
+                stride = tuple(step // like.itemsize for step in like.strides)
+        except AttributeError:
+            raise InvalidGraphError(
+                f"tensor_like: got {type(like).__name__}, "
+                "want an object with shape, strides and dtype"
+            ) from None
+        return self.tensor(dim, stride, dtype, name=name)
+
+    def tensor_scalar(
+        self, value: int | float, scalar_type: Any = scalar_type.RUNTIME_PARAM, name: str = ""
+    ) -> Tensor:
+        """Declare a one-element pass-by-value tensor with a value: INT32 for an int, else FLOAT."""
+        dtype = data_type.INT32 if type(value) is int else data_type.FLOAT
+        tensor = self.tensor([1], [1], dtype, is_pass_by_value=True, name=name)
+        tensor.pass_by_value = value
+        tensor.scalar_type = scalar_type
+        return tensor
+
+    def add_node(
+        self,
+        op: str | Op,
+        inputs: Mapping[str, Tensor],
+        attrs: Mapping[str, Any] | None = None,
+        *,
+        outputs: Mapping[str, Tensor] | None = None,
+        compute_data_type: Any = None,
+        name: str = "",
+    ) -> Node:
+        """Add a node by its row; the builder methods and the file readers end here.
+
+        Args:
+            inputs: tensor by port.
+            attrs: attributes; None and the default are the same as not given.
+            outputs: existing tensors to use as results, by port; made when None.
+        """
+        self._check_open("add a node")
+        spec = op_row(op) if isinstance(op, str) else op
+        if not name:
+            count = self._node_count.get(spec.name, 0)
+            self._node_count[spec.name] = count + 1
+            name = f"{spec.name}.{count}"
+        what = f"node {name!r} ({spec.name})"
+        self._check_ports(what, "input", spec.inputs, inputs)
+        try:
+            given = spec.given_attrs(attrs or {})
+        except InvalidGraphError as error:
+            raise InvalidGraphError(f"{what}: {error}") from None
+        compute = as_data_type(compute_data_type)
+        ports = tuple(port.name for port in spec.outputs)
+        if outputs is None:
+            outputs = {
+                port: self._new_tensor(None, name=f"{name}::{port}", is_virtual=True)
+                for port in ports
+            }
+        self._check_ports(what, "output", ports, outputs)
+        read = [t for node in self._nodes for t in (*node.inputs.values(), *node.outputs.values())]
+        for port, tensor in outputs.items():
+            if any(tensor is other for other in (*read, *inputs.values())):
+                raise InvalidGraphError(
+                    f"{what}: port {port}: {tensor} is already read or produced by another port"
+                )
+        node = Node(
+            self,
+            spec,
+            name,
+            {port: inputs[port] for port in spec.inputs},
+            {port: outputs[port] for port in ports},
+            given,
+            compute,
+        )
+        self._nodes.append(node)
+        return node
+
+    if TYPE_CHECKING:  # the builders of the op table: matmul, relu, bias, ...
+
+        def __getattr__(self, name: str) -> Callable[..., Tensor]: ...
+
+    # Checking and sealing.
+
+    def validate(self) -> None:
+        """Infer what is not set and check every rule; raises one `InvalidGraphError`."""
+        if self._is_frozen:
+            return
+        if self._is_override_shape_enabled and not self._symbols:
+            make_rows_symbolic(self)
+        check_structure(self)
+        infer(self)
+        check_inferred(self)
+
+    def freeze(self) -> Graph:
+        """Validate and seal: after this every write raises `FrozenGraphError`. Idempotent."""
+        if not self._is_frozen:
+            self.validate()
+            self._is_frozen = True
+        return self
+
+    def key(self) -> str:
+        """64 hex digits that identify what the graph computes and its caller's ABI; freezes it."""
+        self.freeze()
+        if self._key is None:
+            self._key = graph_key(self)
+        return self._key
+
+    def __repr__(self) -> str:
+        return f"<Graph {self._name!r}: {len(self._nodes)} nodes, {len(self._tensors)} tensors>"
+
+    # Inside the package.
+
+    def _check_open(self, what: str) -> None:
+        if self._is_frozen:
+            raise FrozenGraphError(f"cannot {what}: the graph is frozen; build a new graph")
+
+    def _check_ports(
+        self, what: str, side: str, want: Iterable[str], got: Mapping[str, Any]
+    ) -> None:
+        want = tuple(want)
+        for port in got:
+            if port not in want:
+                raise InvalidGraphError(
+                    f"{what}: no {side} port {port!r} (it has: {', '.join(want)})"
+                )
+        for port in want:
+            tensor = got.get(port)
+            if tensor is None:
+                raise InvalidGraphError(f"{what}: {side} port {port} is not wired")
+            if not isinstance(tensor, Tensor):
+                raise InvalidGraphError(
+                    f"{what}: port {port}: got {type(tensor).__name__}, want a tensor of the graph "
+                    "(declare one with tensor, tensor_like or tensor_scalar)"
+                )
+            if tensor._graph is not self:
+                raise InvalidGraphError(f"{what}: port {port}: {tensor} belongs to another graph")
+
+    def _declare_symbol(self, name: str, symbol: Symbol | Mapping[str, Any]) -> None:
+        self._check_open("declare a symbol")
+        if not is_symbol_name(name):
+            raise InvalidGraphError(f"bad symbol name: got {name!r}, want a word such as 'M'")
+        if not isinstance(symbol, Symbol):
+            try:
+                symbol = Symbol(**symbol)
+            except TypeError:
+                raise InvalidGraphError(
+                    f"symbol {name!r}: got {symbol!r}, want min, max, hint, multiple_of"
+                ) from None
+        reason = symbol.why_not()
+        if reason:
+            raise InvalidGraphError(f"symbol {name!r}: {reason}")
+        self._symbols[name] = symbol
+
+    def _new_tensor(self, uid: int | None, **fields: Any) -> Tensor:
+        self._check_open("add a tensor")
+        tensor = Tensor(self, -1, uid_assigned=False, **fields)
+        if uid is None:
+            fill(tensor, uid=self._take_uid())
+            self._tensors[tensor.uid] = tensor
+        else:
+            self._claim_uid(tensor, uid)
+        return tensor
+
+    def _take_uid(self) -> int:
+        while self._next_uid in self._tensors:
+            self._next_uid += 1
+        self._next_uid += 1
+        return self._next_uid - 1
+
+    def _claim_uid(self, tensor: Tensor, uid: Any) -> None:
+        """Give `tensor` the caller's uid; an automatic holder moves, another caller's one stays."""
+        if type(uid) is not int or not 0 <= uid <= INT64_MAX:
+            raise InvalidGraphError(f"bad uid: got {uid!r}, want 0 <= uid < 2**63")
+        holder = self._tensors.get(uid)
+        if holder is not None and holder is not tensor:
+            if holder.uid_assigned:
+                raise InvalidGraphError(
+                    f"uid {uid} is used twice: by {holder} and tensor {tensor.name!r}"
+                )
+            del self._tensors[uid]
+            fill(holder, uid=self._take_uid() if self._next_uid != uid else self._after(uid))
+            self._tensors[holder.uid] = holder
+        if self._tensors.get(tensor.uid) is tensor:
+            del self._tensors[tensor.uid]
+        fill(tensor, uid=uid, uid_assigned=True)
+        self._tensors[uid] = tensor
+
+    def _after(self, uid: int) -> int:
+        self._next_uid = uid + 1
+        return self._take_uid()
+
+
+pygraph = Graph
+
+
+def _builder(spec: Op) -> Callable[..., Tensor | list[Tensor]]:
+    """The method of one row, with the row's signature."""
+    ports, attrs = set(spec.inputs), {attr.name: attr for attr in spec.attrs}
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+
+    def parameter(name: str) -> inspect.Parameter:
+        if name in ports:
+            return inspect.Parameter(name, kind)
+        default: Any = "" if name == "name" else None
+        if name in attrs:
+            default = attrs[name].default
+        return inspect.Parameter(name, kind, default=default)
+
+    signature = inspect.Signature(
+        [inspect.Parameter("self", kind), *(parameter(name) for name in spec.signature)]
+    )
+
+    def build(*args: Any, **kwargs: Any) -> Tensor | list[Tensor]:
+        try:
+            given = signature.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise TypeError(f"{spec.name}(): {error}") from None
+        node = given["self"].add_node(
+            spec,
+            {port: given[port] for port in spec.inputs},
+            {name: given[name] for name in attrs if name in given},
+            compute_data_type=given.get("compute_data_type"),
+            name=given.get("name", ""),
+        )
+        results = list(node.outputs.values())
+        return results[0] if len(results) == 1 else results
+
+    build.__name__ = spec.name
+    build.__qualname__ = f"Graph.{spec.name}"
+    build.__doc__ = f"Add a {spec.name} node: {', '.join(spec.inputs)} -> {spec.outputs[0].name}."
+    build.__signature__ = signature  # type: ignore[attr-defined]
+    return build
+
+
+for _spec in OPS.values():
+    setattr(Graph, _spec.name, _builder(_spec))

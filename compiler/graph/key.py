@@ -1,0 +1,100 @@
+"""The graph key: what a graph computes and its caller's ABI, and nothing else.
+
+In the key: ops, attributes that differ from their defaults, compute types, wiring by port; every
+tensor's data type, extents, strides, alignment; non-virtual uids; which outputs are optional;
+pass-by-value values; symbols with their ranges. Not in it: names, virtual uids, the order of nodes
+and tensors, a symbol's hint, and whether a value was written or inferred.
+
+A tensor is identified by the hash of how it is computed (its producer's op and operands, down to
+the uids of the inputs), a node further by the hashes of what reads it, so that neither depends on
+order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any
+
+from cudnn_aot.compiler.graph.extents import extent_json
+from cudnn_aot.compiler.graph.node import Node
+from cudnn_aot.compiler.graph.tensor import Tensor
+
+if TYPE_CHECKING:
+    from cudnn_aot.compiler.graph.graph import Graph
+
+KEY_VERSION = 1
+
+
+def graph_key(graph: Graph) -> str:
+    """The key of a frozen graph."""
+    tensors: dict[int, str] = {}
+    for tensor in graph.inputs():
+        tensors[tensor.uid] = _digest("tensor", _tensor_facts(tensor))
+    computed: list[str] = []
+    for node in graph.nodes:
+        facts = _node_facts(node, tensors)
+        computed.append(_digest("node", facts))
+        for port, tensor in node.outputs.items():
+            tensors[tensor.uid] = _digest("result", [facts, port, _tensor_facts(tensor)])
+    return _digest(
+        "graph",
+        [
+            KEY_VERSION,
+            sorted(_with_readers(graph, computed, tensors)),
+            sorted(tensors[tensor.uid] for tensor in (*graph.inputs(), *graph.outputs())),
+            [[name, s.min, s.max, s.multiple_of] for name, s in sorted(graph.symbols.items())],
+        ],
+    )
+
+
+def _with_readers(graph: Graph, computed: list[str], tensors: dict[int, str]) -> list[str]:
+    """One hash per node over how it is computed and who reads its results.
+
+    It tells a value that is read twice from two equal values that are read once each.
+    """
+    readers: dict[int, list[list[str]]] = {uid: [] for uid in tensors}
+    digests: list[str] = []
+    for node, digest in zip(reversed(graph.nodes), reversed(computed), strict=True):
+        results = [
+            [port, tensors[tensor.uid], sorted(readers[tensor.uid])]
+            for port, tensor in node.outputs.items()
+        ]
+        whole = _digest("reader", [digest, results])
+        for port, tensor in node.inputs.items():
+            readers[tensor.uid].append([port, whole])
+        digests.append(whole)
+    return digests
+
+
+def _tensor_facts(tensor: Tensor) -> dict[str, Any]:
+    assert tensor.data_type is not None
+    return {
+        "uid": None if tensor.is_virtual else tensor.uid,
+        "data_type": tensor.data_type.name,
+        "dim": [extent_json(extent) for extent in tensor.dim],
+        "stride": [extent_json(extent) for extent in tensor.stride],
+        "alignment": tensor.alignment_value,
+        "is_optional": tensor.is_optional,
+        "is_pass_by_value": tensor.is_pass_by_value,
+        "pass_by_value": tensor.pass_by_value,
+        "scalar_type": tensor.scalar_type.name if tensor.scalar_type else None,
+    }
+
+
+def _node_facts(node: Node, tensors: dict[int, str]) -> dict[str, Any]:
+    assert node.compute_data_type is not None
+    return {
+        "op": node.op,
+        "compute": node.compute_data_type.name,
+        "attrs": dict(node.attrs),
+        "inputs": {port: tensors[tensor.uid] for port, tensor in node.inputs.items()},
+    }
+
+
+def _digest(kind: str, value: Any) -> str:
+    """sha256 of canonical JSON; a type that JSON has no word for raises."""
+    text = json.dumps(
+        [kind, value], sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
+    )
+    return hashlib.sha256(text.encode("ascii")).hexdigest()

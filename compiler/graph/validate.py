@@ -1,0 +1,114 @@
+"""The rules a graph must keep, before inference (structure) and after it (extents and strides).
+
+Every refusal is one line: the node or tensor, the port, what was got, what is wanted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from cudnn_aot.compiler.graph.dtypes import DTYPES
+from cudnn_aot.compiler.graph.extents import (
+    INT64_MAX,
+    Extent,
+    Symbol,
+    evaluate,
+    format_extents,
+    symbols_of,
+)
+from cudnn_aot.compiler.graph.tensor import Tensor
+from cudnn_aot.errors import InvalidGraphError
+
+if TYPE_CHECKING:
+    from cudnn_aot.compiler.graph.graph import Graph
+
+MAX_RANK = 8  # the cuDNN backend's limit, and enough for every op here
+
+
+def check_structure(graph: Graph) -> None:
+    """Check what does not depend on shapes: who produces what, and that all of it is used."""
+    if not graph.nodes:
+        raise InvalidGraphError("the graph has no node")
+    produced = {id(t): node for node in graph.nodes for t in node.outputs.values()}
+    read = {id(t) for node in graph.nodes for t in node.inputs.values()}
+    for tensor in graph.tensors.values():
+        is_produced = id(tensor) in produced
+        if not is_produced and id(tensor) not in read:
+            raise InvalidGraphError(f"{tensor} is not used by any node")
+        if tensor.is_virtual and not is_produced:
+            raise InvalidGraphError(f"{tensor} is virtual, but no node produces it")
+        if tensor.is_optional and (tensor.is_virtual or not is_produced):
+            raise InvalidGraphError(f"{tensor} is optional, but only an output can be")
+        if tensor.is_pass_by_value and (is_produced or tensor.is_virtual):
+            raise InvalidGraphError(f"{tensor} is pass-by-value, but only an input can be")
+        if tensor.pass_by_value is not None:
+            if not tensor.is_pass_by_value:
+                raise InvalidGraphError(f"{tensor} has a pass_by_value but is not pass-by-value")
+            if not math.isfinite(tensor.pass_by_value):
+                raise InvalidGraphError(
+                    f"{tensor}: pass_by_value: got {tensor.pass_by_value}, want a finite number"
+                )
+    outputs = graph.outputs()
+    if not outputs:
+        raise InvalidGraphError("the graph has no output: call set_output(True) on a result")
+    if all(tensor.is_optional for tensor in outputs):
+        raise InvalidGraphError("every output is optional: at least one must be required")
+    live = {id(tensor) for tensor in outputs}
+    for node in reversed(graph.nodes):
+        if not any(id(tensor) in live for tensor in node.outputs.values()):
+            raise InvalidGraphError(
+                f"{node} feeds no output: call set_output(True) on its result, or leave it out"
+            )
+        live.update(id(tensor) for tensor in node.inputs.values())
+
+
+def check_inferred(graph: Graph) -> None:
+    """Check extents, strides and symbols of a graph that inference has completed."""
+    used: set[str] = set()
+    for tensor in graph.tensors.values():
+        _check_layout(tensor, graph)
+        used |= symbols_of((*tensor.dim, *tensor.stride))
+    for name in graph.symbols:
+        if name not in used:
+            raise InvalidGraphError(f"symbol {name!r} is declared, but no tensor uses it")
+
+
+def _check_layout(tensor: Tensor, graph: Graph) -> None:
+    dim, stride = tensor.dim, tensor.stride
+    if not 1 <= len(dim) <= MAX_RANK:
+        raise InvalidGraphError(f"{tensor}: got rank {len(dim)}, want 1 to {MAX_RANK}")
+    if len(stride) != len(dim):
+        raise InvalidGraphError(
+            f"{tensor}: got {len(stride)} strides for {len(dim)} extents, want one each"
+        )
+    for name in sorted(symbols_of((*dim, *stride))):
+        if name not in graph.symbols:
+            known = ", ".join(sorted(graph.symbols)) or "none"
+            raise InvalidGraphError(
+                f"{tensor}: symbol {name!r} is not declared (declared: {known})"
+            )
+    if tensor.is_pass_by_value and any(extent != 1 for extent in dim):
+        raise InvalidGraphError(
+            f"{tensor} is pass-by-value: got dim {format_extents(dim)}, want one element"
+        )
+    largest = [_largest(extent, graph.symbols) for extent in dim]
+    steps = [_largest(step, graph.symbols) for step in stride]
+    assert tensor.data_type is not None
+    span = sum((n - 1) * step for n, step in zip(largest, steps, strict=True) if n) + 1
+    if max(span, math.prod(largest), *steps) * DTYPES[tensor.data_type].bits // 8 > INT64_MAX:
+        raise InvalidGraphError(
+            f"{tensor}: got dim {format_extents(dim)} and stride {format_extents(stride)}, "
+            "want fewer than 2**63 bytes"
+        )
+    is_written = not tensor.is_virtual and graph.producer(tensor) is not None
+    if is_written and any(n > 1 and step == 0 for n, step in zip(largest, stride, strict=True)):
+        raise InvalidGraphError(
+            f"{tensor} is an output: got stride {format_extents(stride)}, "
+            "want no stride 0, which writes elements over each other"
+        )
+
+
+def _largest(extent: Extent, symbols: Mapping[str, Symbol]) -> int:
+    return evaluate(extent, {name: symbol.max for name, symbol in symbols.items()})
