@@ -1,7 +1,8 @@
 """The contract between planning and the engines in ``recipes``.
 
-An engine says what it takes (capability rows), and lowers a graph's facts to kernels and a launch table. It ships no
-``execute``: one C++ executor walks every table. Facts describe, capabilities judge, heuristics rank; the three never mix.
+An engine says what it takes (capability rows), and lowers a graph's facts to kernels and a launch
+table. It ships no ``execute``: one C++ executor walks every table. Facts describe, capabilities
+judge, heuristics rank; the three never mix.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from cudnn_aot.compiler.target.target import Target
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why an analyzer or engine does not take a graph: one sentence, lower case, no trailing dot."""
+    """Why an analyzer or engine does not take a graph: one sentence, lower case, no trailing
+    dot.
+    """
 
     reason: str
 
@@ -25,8 +28,8 @@ class Refusal:
 class PlanConfig:
     """One entry of a ranked plan list: an engine and the knobs it will build with.
 
-    ``knobs`` are ``(knob name, value)`` pairs in name order, from the public vocabulary of ``knobs.py``. The pair
-    ``(engine_id, knobs)`` is the identity of a plan.
+    ``knobs`` are ``(knob name, value)`` pairs in name order, from the public vocabulary of
+    ``knobs.py``. The pair ``(engine_id, knobs)`` is the identity of a plan.
     """
 
     engine_id: int
@@ -35,7 +38,9 @@ class PlanConfig:
 
 @dataclass(frozen=True, slots=True)
 class Lowering:
-    """What a plan runs: kernels by position, and the launch table that names them by that position."""
+    """What a plan runs: kernels by position, and the launch table that names them by that
+    position.
+    """
 
     kernels: tuple[KernelSpec, ...]
     table: dict[str, Any] = field(hash=False)
@@ -47,7 +52,9 @@ class Engine(Protocol):
     name: str
 
     def check_support(self, facts: Any, target: Target) -> Refusal | None:
-        """None when the engine takes the graph on the target, else the reason; from facts alone, cheap."""
+        """None when the engine takes the graph on the target, else the reason; from facts
+        alone, cheap.
+        """
         ...
 
     def lower(self, facts: Any, knobs: Mapping[str, int], target: Target) -> Lowering | Refusal:

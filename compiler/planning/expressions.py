@@ -1,6 +1,7 @@
-"""Builders for launch-table expressions and predicates (``docs/launch-table.md``), folding what is constant.
+"""Builders for launch-table expressions and predicates, folding what is constant.
 
-Each function returns plain JSON data. Folding keeps tables short and lets a lowering see that a guard can never hold.
+Each function returns plain JSON data. Folding keeps tables short and lets a lowering see that a
+guard can never hold.
 """
 
 from __future__ import annotations

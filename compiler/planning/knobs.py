@@ -1,7 +1,8 @@
 """The public knob vocabulary: names and numbers of cuDNN's ``knob_type``.
 
-Only the knobs that an engine of ours uses are listed. Backend values ``0..32`` and the frontend band from 1000 keep the numbers
-that programs have recorded; both are append-only. Knobs change speed, never numerics.
+Only the knobs that an engine of ours uses are listed. Backend values ``0..32`` and the frontend
+band from 1000 keep the numbers that programs have recorded; both are append-only. Knobs change
+speed, never numerics.
 """
 
 from __future__ import annotations

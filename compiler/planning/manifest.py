@@ -1,9 +1,10 @@
 """The manifest: which families exist, which engines each has, and their ids. Import-free by design.
 
-A family is a *kind of graph*, named by its anchor node; a graph that names two families belongs to none. Analyzers, heuristics
-and engines are named as ``"module:attribute"`` strings under ``cudnn_aot.recipes`` and resolved when a graph needs them.
-Ids live in one flat space: cuDNN's backend ``[0, 10000)``, reserved ``[10000, 20000)``, ours from 20000 with a block of 100
-per family. An id is never reused.
+A family is a *kind of graph*, named by its anchor node; a graph that names two families belongs to
+none. Analyzers, heuristics and engines are named as ``"module:attribute"`` strings under
+``cudnn_aot.recipes`` and resolved when a graph needs them. Ids live in one flat space: cuDNN's
+backend ``[0, 10000)``, reserved ``[10000, 20000)``, ours from 20000 with a block of 100 per
+family. An id is never reused.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ FAMILY_BLOCK = 100
 
 @dataclass(frozen=True, slots=True)
 class EngineSlot:
-    """One engine of a family: ``offset`` in the family's block of ids, public name, and where the class is."""
+    """One engine of a family: ``offset`` in the family's block of ids, public name, and where
+    the class is.
+    """
 
     offset: int
     name: str
@@ -58,7 +61,9 @@ FAMILIES: tuple[Family, ...] = (
 
 
 def family_for(ops: Iterable[str]) -> Family | None:
-    """The one family whose anchor is among ``ops`` (the graph's op names), or None for none or several."""
+    """The one family whose anchor is among ``ops`` (the graph's op names), or None for none or
+    several.
+    """
     named = set(ops)
     matching = [family for family in FAMILIES if named & set(family.anchors)]
     return matching[0] if len(matching) == 1 else None
@@ -78,6 +83,8 @@ def engine_for_id(engine_id: int) -> tuple[Family, EngineSlot]:
 
 
 def resolve(name: str) -> Any:
-    """The attribute that a manifest string ``"module:attribute"`` names under ``cudnn_aot.recipes``."""
+    """The attribute that a manifest string ``"module:attribute"`` names under
+    ``cudnn_aot.recipes``.
+    """
     module, _, attribute = name.partition(":")
     return getattr(importlib.import_module(f"cudnn_aot.recipes.{module}"), attribute)

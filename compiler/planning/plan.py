@@ -1,7 +1,7 @@
-"""Planning a graph for a target: classify, analyze once, rank, and lower the first plan that does not decline.
+"""Planning: classify a graph, analyze it once, rank, and lower the first plan that does not decline.
 
-Nothing here knows a device, and nothing compiles. The plan key covers everything that a plan is made from, so an unchanged
-graph is recognised without planning it.
+Nothing here knows a device, and nothing compiles. The plan key covers everything that a plan is
+made from, so an unchanged graph is recognised without planning it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ def plan_graph(graph: Graph, target: Target) -> Planned:
     """The best plan for ``graph`` on ``target``.
 
     Raises:
-        cudnnGraphNotSupportedError: every engine declined; ``reasons`` and the message carry all their reasons.
+        cudnnGraphNotSupportedError: every engine declined; ``reasons`` and the message carry all
+            their reasons.
     """
     graph.freeze()
     family = manifest.family_for(node.op for node in graph.nodes)
@@ -95,7 +96,9 @@ def _declined(graph: Graph, target: Target, reasons: list[str]) -> cudnnGraphNot
 
 
 def plan_key(graph: Graph, target: Target) -> str:
-    """64 hex digits over graph, target descriptor, planner and recipe sources, table version, modes and toolchain."""
+    """64 hex digits over graph, target descriptor, planner and recipe sources, table version,
+    modes and toolchain.
+    """
     family = manifest.family_for(node.op for node in graph.nodes)
     document = {
         "graph": graph.key(),
@@ -110,7 +113,7 @@ def plan_key(graph: Graph, target: Target) -> str:
 
 
 def _source_digest(family: str | None) -> str:
-    """Digest of the sources that decide a plan: planning, graph, and the family's recipe with the tracer.
+    """Digest of the sources that decide a plan: planning, graph, the family's recipe, the tracer.
 
     Names are relative to their package, so that a wheel and a checkout agree.
     """

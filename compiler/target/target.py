@@ -1,7 +1,8 @@
 """A target: what planning and compiling may know about the machine that will run a plan.
 
-Targets are named and read from data files, never probed, so that the same plans come out on any build machine.
-What a stored plan *requires* is recorded from it; a device is later matched by requirement, not by name.
+Targets are named and read from data files, never probed, so that the same plans come out on any
+build machine. What a stored plan *requires* is recorded from it; a device is later matched by
+requirement, not by name.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ DATA_DIR = Path(__file__).parent / "data"
 
 # Architectures that the compiler knows; an unknown one would die inside it as a bare KeyError.
 GPU_ARCHES = (
-    "sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_100a", "sm_100f", "sm_101a",
-    "sm_101f", "sm_103a", "sm_103f", "sm_110a", "sm_110f", "sm_120", "sm_120a", "sm_120f", "sm_121a",
+    "sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_100a", "sm_100f",
+    "sm_101a", "sm_101f", "sm_103a", "sm_103f", "sm_110a", "sm_110f", "sm_120", "sm_120a",
+    "sm_120f", "sm_121a",
 )  # fmt: skip
 
 
@@ -30,10 +32,12 @@ class Target:
         name: the name that ``--target`` takes and that the store files plans under.
         kind: ``"cuda"`` or ``"cpu"``.
         gpu_arch: architecture that kernels are compiled for, ``"sm_90a"``; empty for a CPU.
-        sm_count: streaming multiprocessors, used to rank plans; kernels read the device's own count.
+        sm_count: streaming multiprocessors, used to rank plans; kernels read the device's own
+            count.
         l2_bytes: L2 cache.
         smem_optin_bytes: largest shared memory of one block after opting in.
-        driver_min: lowest CUDA driver API version that loads the code, as ``cuDriverGetVersion`` gives it.
+        driver_min: lowest CUDA driver API version that loads the code, as ``cuDriverGetVersion``
+            gives it.
         dsl_flavor: CuTe DSL flavour that compiles for it, ``"cu12"`` or ``"cu13"``.
         host_triple: host that the launch stubs (or CPU kernels) run on.
         host_level: x86-64 micro-architecture level of that host's code.
@@ -64,7 +68,8 @@ def load_target(name: str) -> Target:
     """The target called ``name``, or the one described by the JSON file at that path.
 
     Raises:
-        UsageError: the name is unknown (the message lists the known ones) or the file is no descriptor.
+        UsageError: the name is unknown (the message lists the known ones) or the file is no
+            descriptor.
     """
     is_path = name.endswith(".json") or "/" in name
     path = Path(name) if is_path else DATA_DIR / f"{name}.json"

@@ -14,8 +14,8 @@ from cudnn_aot.recipes.gemm.lowering import INT32_MAX, bounds, unmergeable_batch
 
 EPILOGUE_DTYPES = ("BFLOAT16", "HALF", "FLOAT")
 EPILOGUE_OPS = (
-    "add", "bias", "cast", "gelu", "gelu_approx_tanh", "identity", "mul", "relu", "scale", "sigmoid",
-    "swish", "tanh",
+    "add", "bias", "cast", "gelu", "gelu_approx_tanh", "identity", "mul", "relu", "scale",
+    "sigmoid", "swish", "tanh",
 )  # fmt: skip
 # Each optional output doubles the kernels of a plan.
 MAX_OPTIONAL_OUTPUTS = 2
@@ -25,7 +25,7 @@ MAX_EPILOGUE_TENSORS = 12
 
 @dataclass(frozen=True, slots=True)
 class Capability:
-    """One row: a kind of machine (for CUDA an architecture range) and the operand types served there.
+    """One row: a kind of machine (for CUDA an architecture range) and the types served there.
 
     ``sm_lo`` and ``sm_hi`` are ``major * 10 + minor``, both inclusive.
     """

@@ -1,9 +1,11 @@
 """Facts of a GEMM graph: one matmul, and the pointwise DAG that follows it.
 
-``analyze`` is the family's one parse of a graph. It records what the graph *is*; whether an engine takes it is the business of
-that engine's capability rows. It refuses only what is no "matmul, then pointwise" graph at all.
+``analyze`` is the family's one parse of a graph. It records what the graph *is*; whether an engine
+takes it is the business of that engine's capability rows. It refuses only what is no "matmul, then
+pointwise" graph at all.
 
-Extents are in the kernels' terms: ``m, n, k`` of one matmul and the batch axes before them. An extent is an int or a ``SymExpr``.
+Extents are in the kernels' terms: ``m, n, k`` of one matmul and the batch axes before them. An
+extent is an int or a ``SymExpr``.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class EpilogueNode:
-    """One pointwise op: ``args`` are value ids (0 is the accumulator, then the inputs, then the nodes)."""
+    """One pointwise op: ``args`` are value ids (0 is the accumulator, then the inputs, then the
+    nodes).
+    """
 
     op: str
     args: tuple[int, ...]
@@ -48,7 +52,8 @@ class EpilogueNode:
 class Epilogue:
     """The pointwise DAG after the matmul, in single-assignment form and in an order of its own.
 
-    The order follows from the outputs by uid, so graphs that differ in names or in the order of nodes share kernels.
+    The order follows from the outputs by uid, so graphs that differ in names or in the order of
+    nodes share kernels.
     """
 
     inputs: tuple[tuple[Operand, str], ...]

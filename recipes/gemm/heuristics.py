@@ -1,7 +1,8 @@
-"""Which GEMM configs to try, best first: a cost model over a short menu, from facts and target alone.
+"""Which GEMM configs to try, best first: a cost model over a short menu, from facts and target.
 
-The model is a rough count per work item, in SM cycles: the slower of math and operand traffic, plus what a tile costs
-besides its main loop; the waves of items over the SMs give the time of the launch. It orders candidates; it does not predict.
+The model is a rough count per work item, in SM cycles: the slower of math and operand traffic,
+plus what a tile costs besides its main loop; the waves of items over the SMs give the time of the
+launch. It orders candidates; it does not predict.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ SM90_TILES = (
 )
 SPLITS = (1, 2, 4, 8, 16)
 
-# Dense bf16 WGMMA: 4096 multiply-adds per SM and cycle; a 64-row tile keeps one of two math warpgroups busy.
+# Dense bf16 WGMMA: 4096 multiply-adds per SM and cycle; a 64-row tile keeps one of two math
+# warpgroups busy.
 MATH_MACS_PER_CYCLE = {128: 4096.0, 64: 3300.0}
 # Operand bytes that one SM takes from L2 per cycle when all SMs pull at once.
 OPERAND_BYTES_PER_CYCLE = 40.0
-# Pipeline fill, epilogue and store of one tile; writing and reading back a partial element costs more than storing a result.
+# Pipeline fill, epilogue and store of one tile; writing and reading back a partial element costs
+# more than storing a result.
 TILE_CYCLES = 2200.0
 STORE_BYTES_PER_CYCLE = 16.0
 
@@ -36,7 +39,9 @@ STORE_BYTES_PER_CYCLE = 16.0
 def recommend(
     kind: str, facts: GemmFacts, offered: Sequence[int], target: Target
 ) -> list[PlanConfig]:
-    """Ranked plan entries for mode ``kind`` (``"A"`` or ``"FALLBACK"``), for the offered engine ids only."""
+    """Ranked plan entries for mode ``kind`` (``"A"`` or ``"FALLBACK"``), for the offered engine
+    ids only.
+    """
     plans = []
     for engine_id in offered:
         if engine_id % 100 == 0:

@@ -1,4 +1,6 @@
-"""``gemm.host.blocked``: the GEMM family on a CPU. Correct for any strides; blocked where both inner strides are 1."""
+"""``gemm.host.blocked``: the GEMM family on a CPU. Correct for any strides; blocked where both
+inner strides are 1.
+"""
 
 from __future__ import annotations
 

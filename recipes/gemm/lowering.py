@@ -1,7 +1,8 @@
 """From GEMM facts to the parts of a launch table that every GEMM engine shares.
 
-Kernels see rank-3 tensors: A ``(M, K, L)``, B ``(N, K, L)``, epilogue inputs and outputs ``(M, N, L)``, where ``L`` is the product of
-the batch axes. A broadcast batch has ``L = 1``; broadcast axes of an epilogue input keep their extent and get stride 0.
+Kernels see rank-3 tensors: A ``(M, K, L)``, B ``(N, K, L)``, epilogue inputs and outputs ``(M, N,
+L)``, where ``L`` is the product of the batch axes. A broadcast batch has ``L = 1``; broadcast axes
+of an epilogue input keep their extent and get stride 0.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cudnn_aot.compiler.graph.extents import Extent, SymExpr, Symbol, evaluate, extent_expr
+from cudnn_aot.compiler.graph.extents import Extent, Symbol, SymExpr, evaluate, extent_expr
 from cudnn_aot.compiler.planning import expressions as ex
 from cudnn_aot.recipes.gemm.facts import VALUE, GemmFacts, Operand
 
@@ -23,7 +24,9 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Extents of the matmul as launch-table expressions; ``batch`` is the product of the batch axes."""
+    """Extents of the matmul as launch-table expressions; ``batch`` is the product of the batch
+    axes.
+    """
 
     m: ex.Expr
     n: ex.Expr
@@ -216,7 +219,9 @@ def result_view(facts: GemmFacts, operand: Operand) -> Json:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One choice of which optional outputs the caller bound: its guard, and the outputs that are left."""
+    """One choice of which optional outputs the caller bound: its guard, and the outputs that
+    are left.
+    """
 
     name: str
     guard: ex.Predicate

@@ -1,7 +1,8 @@
 """``gemm.sm90.persistent``: the GEMM family on Hopper.
 
-A plan has, for each presence of the optional outputs, a TMA + WGMMA branch and a slower one that takes any strides and any
-element-aligned pointer; guards on the call's own strides and addresses choose. Split-K plans zero their tile counters first.
+A plan has, for each presence of the optional outputs, a TMA + WGMMA branch and a slower one that
+takes any strides and any element-aligned pointer; guards on the call's own strides and addresses
+choose. Split-K plans zero their tile counters first.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ WORKSPACE_ALIGN_BYTES = 256
 
 @dataclass(frozen=True, slots=True)
 class GemmConfig:
-    """A schedule of the kernel: tile and cluster in elements and blocks, and the number of K splits."""
+    """A schedule of the kernel: tile and cluster in elements and blocks, and the number of K
+    splits.
+    """
 
     tile_m: int
     tile_n: int
@@ -84,7 +87,9 @@ class GemmSm90Persistent:
 
 
 def majors(facts: GemmFacts) -> tuple[str, str] | None:
-    """Contiguous axis of A (``k`` or ``m``) and of B (``k`` or ``n``) as declared; None if one has none."""
+    """Contiguous axis of A (``k`` or ``m``) and of B (``k`` or ``n``) as declared; None if one
+    has none.
+    """
     a_major = _unit_axis(facts.a, {-1: "k", -2: "m"})
     b_major = _unit_axis(facts.b, {-2: "k", -1: "n"})
     return None if a_major is None or b_major is None else (a_major, b_major)
@@ -96,7 +101,9 @@ def _unit_axis(operand: Operand, names: dict[int, str]) -> str | None:
 
 
 def _tma_guard(operand: Operand, unit_axis: int) -> ex.Predicate:
-    """Whether the bound buffer fits a TMA descriptor whose contiguous axis is ``unit_axis`` (-1 or -2)."""
+    """Whether the bound buffer fits a TMA descriptor whose contiguous axis is ``unit_axis`` (-1
+    or -2).
+    """
     step = TMA_ALIGN_BYTES // DTYPE_BYTES[operand.dtype]
     rank = len(operand.dim)
     other = rank - 1 if unit_axis == -2 else rank - 2
@@ -179,7 +186,7 @@ class _SplitK:
 
 
 def _split_k(facts: GemmFacts, config: GemmConfig) -> _SplitK:
-    """Workspace of a split-K plan: fp32 partial tiles of every split, and one arrival counter per tile.
+    """Workspace of a split-K plan: fp32 partial tiles of every split, an arrival counter per tile.
 
     Tiles are counted in whole clusters, as the kernel's scheduler walks them.
     """
