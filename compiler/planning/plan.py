@@ -1,4 +1,4 @@
-"""Planning: classify a graph, analyze it once, rank, and lower the first plan that does not decline.
+"""Planning: classify a graph, analyze it once, rank, lower the first plan that does not decline.
 
 Nothing here knows a device, and nothing compiles. The plan key covers everything that a plan is
 made from, so an unchanged graph is recognised without planning it.
@@ -106,7 +106,7 @@ def plan_key(graph: Graph, target: Target) -> str:
         "planner": _source_digest(family.name if family else None),
         "table_version": TABLE_VERSION,
         "modes": list(MODES),
-        "toolchain": [list(pair) for pair in toolchain(target.dsl_flavor)],
+        "toolchain": toolchain(target.dsl_flavor),
     }
     text = json.dumps(document, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()

@@ -90,7 +90,7 @@ def analyze(graph: Graph) -> GemmFacts | Refusal:
         return Refusal(f"has {len(matmuls)} matmuls, want one matmul followed by pointwise ops")
     (matmul,) = matmuls
     for node in graph.nodes:
-        if node is not matmul and not node.is_pointwise:
+        if node is not matmul and not node.spec.is_pointwise:
             return Refusal(f"node {node.name!r} is {node.op}, want matmul or pointwise ops")
     a, b = matmul.inputs["A"], matmul.inputs["B"]
     for port, tensor in (("A", a), ("B", b)):
