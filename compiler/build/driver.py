@@ -7,11 +7,14 @@ planned again: no recipe is imported and nothing is written.
 """
 
 import time
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
+from cudnn_aot.cache.canonical import canonical_bytes
 from cudnn_aot.cache.compile import CompilerPool, KernelEntry, compile_cached
 from cudnn_aot.cache.spec import KernelSpec
 from cudnn_aot.cache.writer import StoreWriter
@@ -98,9 +101,9 @@ def build(
     totals = KernelTotals()
     files_written = 0
     if sources:
-        writer = StoreWriter(Path(store), create=True)
-        run = _Run(writer, workers, forbid_compile, progress)
-        results, totals = run.build(_jobs(sources, list(loaded_targets.values())))
+        with StoreWriter(Path(store), create=True) as writer:
+            run = _Run(writer, workers, forbid_compile, progress)
+            results, totals = run.build(_jobs(sources, list(loaded_targets.values())))
         files_written = writer.files_written
     return BuildSummary(
         store=str(store),
@@ -145,7 +148,7 @@ class _Run:
         self._progress = progress
         self._specs: dict[str, KernelSpec] = {}
         self._entries: dict[str, KernelEntry] = {}
-        self._notes: list[str] = []
+        self._notes: deque[str] = deque()
 
     def build(self, jobs: list[_Job]) -> tuple[list[GraphResult], KernelTotals]:
         for done, job in enumerate(jobs, start=1):
@@ -199,7 +202,7 @@ class _Run:
                         self._writer,
                         pool,
                         forbid=self._forbid,
-                        wait_notice=self._notes.append,
+                        wait_notice=partial(self._waiting, spec),
                     ): spec
                     for spec in self._specs.values()
                 }
@@ -207,12 +210,17 @@ class _Run:
                     spec = futures[future]
                     detail = self._collect(spec, future, pending)
                     while self._notes:
-                        self._progress(Event(Stage.NOTE, done, len(futures), self._notes.pop(0)))
+                        self._progress(Event(Stage.NOTE, done, len(futures), self._notes.popleft()))
                     label = f"{spec.template} {spec.key[:12]}"
                     self._progress(Event(Stage.COMPILE, done, len(futures), label, detail))
             finally:
                 # After an interruption nothing new may start; running compiles end with the pool.
                 executor.shutdown(wait=False, cancel_futures=True)
+
+    def _waiting(self, spec: KernelSpec, holder: str, seconds: float) -> None:
+        """Called from a compile thread; the callback hears of it from the calling thread."""
+        label = f"{spec.template} {spec.key[:12]}"
+        self._notes.append(f"waiting for {label}, which {holder} compiles ({seconds:.0f} s)")
 
     def _collect(self, spec: KernelSpec, future: "Future[KernelEntry]", jobs: list[_Job]) -> str:
         waiting = [job for job in jobs if spec.key in job.waiting_for]
@@ -237,7 +245,7 @@ class _Run:
         try:
             entries = [self._entries[spec.key] for spec in job.planned.kernels]
             record = records.plan_record(job.source.key, job.target.name, job.planned, entries)
-            self._publish(job, [self._writer.put_blob(records.canonical_bytes(record))])
+            self._publish(job, [self._writer.put_blob(canonical_bytes(record))])
             job.status = Status.BUILT
         except Exception as error:
             job.fail(failure_line(error))
@@ -248,17 +256,14 @@ class _Run:
         self._writer.put_pointer(
             target,
             source.key,
-            records.pointer(
-                source.key, target, job.plan_key, graph_blob, record_blobs, job.reasons
-            ),
+            records.pointer(job.plan_key, graph_blob, record_blobs, job.reasons),
         )
         self._name(job)
 
     def _name(self, job: _Job) -> None:
         for source in job.sources:
-            self._writer.put_name(
-                job.target.name, source.name, records.name(source.name, source.key, source.uids)
-            )
+            uids = source.graph.uids()
+            self._writer.put_name(job.target.name, source.name, source.key, uids)
 
     def _result(self, job: _Job, source: Source) -> GraphResult:
         engine, knobs, kernels = "", {}, ()

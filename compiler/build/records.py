@@ -1,9 +1,8 @@
-"""The documents a build publishes for a planned graph: plan record, pointer, name.
+"""The documents a build publishes for a graph on a target: plan record and pointer.
 
 Nothing here depends on time, paths, users or hosts, so equal inputs give equal bytes.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,11 +11,6 @@ from cudnn_aot.compiler.planning.plan import Planned
 
 FORMAT = 1
 _HOST_LEVELS = ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4")
-
-
-def canonical_bytes(document: Mapping[str, Any]) -> bytes:
-    """The one spelling of a document that is stored as a blob."""
-    return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
 
 
 def plan_record(
@@ -45,29 +39,16 @@ def plan_record(
 
 
 def pointer(
-    graph_key: str,
-    target: str,
-    plan_key: str,
-    graph_blob: str,
-    records: Sequence[str] = (),
-    reasons: Sequence[str] = (),
+    plan_key: str, graph_blob: str, record_blobs: Sequence[str], reasons: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Where a graph's plans are on a target, or why there is none."""
+    """Where a graph's plans are on a target, best first, or why there is none."""
     return {
-        "format": FORMAT,
-        "graph_key": graph_key,
-        "target": target,
-        "status": "built" if records else "declined",
+        "status": "built" if record_blobs else "declined",
         "plan_key": plan_key,
-        "records": list(records),
+        "records": list(record_blobs),
         "graph": graph_blob,
         "reasons": list(reasons),
     }
-
-
-def name(graph_name: str, graph_key: str, uids: Sequence[tuple[str, int]]) -> dict[str, Any]:
-    """A name, the graph it stands for, and the tensor names a caller may use instead of uids."""
-    return {"format": FORMAT, "name": graph_name, "graph_key": graph_key, "uids": dict(uids)}
 
 
 def merge_requirements(requirements: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -1,19 +1,17 @@
 """Graph files read for a build: what each holds, or why it could not be read."""
 
 import os
-import re
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from cudnn_aot.cache.layout import encode_name
 from cudnn_aot.compiler.build.progress import Event, ProgressCallback, Stage
 from cudnn_aot.compiler.build.summary import GraphResult, Status
 from cudnn_aot.compiler.formats.load import load_graphs
 from cudnn_aot.compiler.graph.graph import Graph
-from cudnn_aot.errors import Error, InvalidGraphError, UsageError
-
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+@=-]{0,199}")
+from cudnn_aot.errors import Error, UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +22,6 @@ class Source:
     name: str
     key: str
     graph: Graph
-    uids: tuple[tuple[str, int], ...]
 
 
 def read_sources(
@@ -77,20 +74,8 @@ def failure_line(error: Exception) -> str:
 def _source(path: Path, graph: Graph) -> Source:
     graph.freeze()
     name = graph.name or path.stem
-    if not _NAME.fullmatch(name):
-        raise InvalidGraphError(
-            f"name: got {name!r}, want letters, digits and . _ + @ = - (200 at most); "
-            "the name becomes a file name in the store"
-        )
-    return Source(str(path), name, graph.key(), graph, _uids(graph))
-
-
-def _uids(graph: Graph) -> tuple[tuple[str, int], ...]:
-    """Tensor name to uid for what a caller binds; a name that two tensors share is left out."""
-    tensors = [*graph.inputs(), *graph.outputs()]
-    names = [tensor.name for tensor in tensors]
-    unique = {t.name: t.uid for t in tensors if t.name and names.count(t.name) == 1}
-    return tuple(sorted(unique.items()))
+    encode_name("graph name", name)  # refuses what the store could not file
+    return Source(str(path), name, graph.key(), graph)
 
 
 def _refuse_ambiguous_names(sources: list[Source]) -> None:

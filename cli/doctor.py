@@ -1,0 +1,165 @@
+"""``cudnn-aot doctor``: what this machine has, which store is in use, and what is missing for what.
+
+Nothing is compiled and no CUDA context is made; a part that is absent is a line, not a failure.
+"""
+
+import ctypes
+import importlib.metadata
+import os
+import platform
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+import cudnn_aot
+from cudnn_aot.cache.reader import StoreReader
+from cudnn_aot.cli.options import StoreChoice, choose_store, json_option, print_json, store_option
+from cudnn_aot.cli.table import plural
+from cudnn_aot.errors import Error, StoreError
+
+_SERVING = ("apache-tvm-ffi",)
+_BUILDING = ("nvidia-cutlass-dsl", "filelock", "numpy", "rich", "click")
+
+
+@dataclass(frozen=True, slots=True)
+class _Finding:
+    """One line: what was looked at, what was found, and the remedy if it is not well."""
+
+    topic: str
+    found: str
+    well: bool = True
+    remedy: str = ""
+
+
+@click.command()
+@store_option
+@json_option
+def doctor(store: str | None, as_json: bool) -> int:
+    """Report versions, compilers, CUDA, host level and the store in use.
+
+    Exit code 1 if a part that serving needs is broken or the store is not readable.
+    """
+    choice = choose_store(store)
+    findings = [*_python(), *_native(), *_distributions(), *_compilers(), *_cuda(), *_host()]
+    store_findings = _store(choice)
+    if as_json:
+        print_json(
+            {
+                "store": str(choice.path),
+                "store_chosen_by": choice.chosen_by,
+                "findings": [_as_json(f) for f in [*findings, *store_findings]],
+            }
+        )
+    else:
+        for finding in [*findings, *store_findings]:
+            remedy = f" ({finding.remedy})" if finding.remedy else ""
+            mark = " " if finding.well else "!"
+            click.echo(f"{mark} {finding.topic:<20} {finding.found}{remedy}")
+    broken = [f for f in [*findings, *store_findings] if not f.well and f.topic in _ESSENTIAL]
+    return 1 if broken else 0
+
+
+_ESSENTIAL = ("native part", "apache-tvm-ffi", "store")
+
+
+def _as_json(finding: _Finding) -> dict[str, Any]:
+    return {
+        "topic": finding.topic,
+        "found": finding.found,
+        "well": finding.well,
+        "remedy": finding.remedy,
+    }
+
+
+def _python() -> list[_Finding]:
+    where = str(Path(cudnn_aot.__file__).parent)
+    return [
+        _Finding("cudnn-aot", f"{cudnn_aot.__version__} in {where}"),
+        _Finding("python", f"{platform.python_version()} {sys.executable}"),
+    ]
+
+
+def _native() -> list[_Finding]:
+    try:
+        from cudnn_aot import _native
+    except ImportError as error:
+        return [_Finding("native part", str(error), False, "reinstall cudnn-aot")]
+    return [_Finding("native part", str(_native.__file__))]
+
+
+def _distributions() -> list[_Finding]:
+    findings = []
+    for name in (*_SERVING, *_BUILDING):
+        try:
+            findings.append(_Finding(name, importlib.metadata.version(name)))
+        except importlib.metadata.PackageNotFoundError:
+            need = "serving" if name in _SERVING else "building"
+            extra = "" if name in _SERVING else "[compile]"
+            findings.append(
+                _Finding(name, "missing", False, f"{need} needs it: pip install cudnn-aot{extra}")
+            )
+    return findings
+
+
+def _compilers() -> list[_Finding]:
+    linker = os.environ.get("CC") or "cc"
+    found = shutil.which(linker)
+    if found is None:
+        return [
+            _Finding("linker", f"no {linker!r}", False, "building links kernels with cc or $CC")
+        ]
+    return [_Finding("linker", found)]
+
+
+def _cuda() -> list[_Finding]:
+    findings = []
+    try:
+        from cudnn_aot.runtime import cudart
+
+        findings.append(_Finding("libcudart", cudart.find()))
+    except Error as error:
+        findings.append(_Finding("libcudart", "not found", False, str(error)))
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return [*findings, _Finding("CUDA driver", "none; CPU plans and building need none")]
+    version = ctypes.c_int()
+    code = driver.cuDriverGetVersion(ctypes.byref(version))
+    if code:
+        return [*findings, _Finding("CUDA driver", f"cuDriverGetVersion gave {code}", False)]
+    found = f"for CUDA {version.value // 1000}.{version.value % 1000 // 10}"
+    return [*findings, _Finding("CUDA driver", found)]
+
+
+def _host() -> list[_Finding]:
+    return [_Finding("host", f"{platform.machine()} {platform.libc_ver()[1]}")]
+
+
+def _store(choice: StoreChoice) -> list[_Finding]:
+    chosen = _Finding("store chosen by", choice.chosen_by)
+    path = choice.path
+    if not path.exists():
+        if choice.chosen_by == "default":
+            return [chosen, _Finding("store", f"{path}: not there yet; build makes it")]
+        return [chosen, _Finding("store", f"{path}: no such folder", False)]
+    try:
+        reader = StoreReader(path)
+        contents = f"{plural(len(reader.names()), 'plan')} for {', '.join(reader.targets())}"
+    except StoreError as error:
+        return [chosen, _Finding("store", str(error), False)]
+    writable = os.access(path, os.W_OK)
+    findings = [
+        chosen,
+        _Finding("store", f"{path}: {contents}, {'writable' if writable else 'read-only'}"),
+    ]
+    foreign = reader.foreign()
+    if foreign:
+        shown = ", ".join(foreign[:3]) + (", ..." if len(foreign) > 3 else "")
+        findings.append(
+            _Finding("foreign files", f"{plural(len(foreign), 'file')}: {shown}", True, "ignored")
+        )
+    return findings

@@ -1,0 +1,93 @@
+"""Operands of one execution of a stored plan: random inputs laid out as declared, poisoned outputs.
+
+Values are numpy arrays in the storage form of their dtype (bfloat16 as uint16); a device copy of
+the same bytes is made by ``cli/device.py`` where the plan runs on one.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cudnn_aot.compiler.graph.extents import evaluate
+from cudnn_aot.compiler.graph.graph import Graph
+from cudnn_aot.compiler.graph.tensor import Tensor
+from cudnn_aot.compiler.reference.execute import execute, random_operands
+from cudnn_aot.compiler.reference.storage import from_storage, to_storage
+from cudnn_aot.errors import UsageError
+
+_POISON = 0xFF  # a NaN in every floating dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """One operand: all bytes from its first to its last element, and the strided view of them."""
+
+    uid: int
+    tensor: Tensor
+    flat: np.ndarray
+    view: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class Operands:
+    """What one execution reads and writes.
+
+    Attributes:
+        scalars: pass-by-value operands, host numbers.
+        values: float64 inputs as the reference takes them, already rounded to their dtype.
+    """
+
+    inputs: tuple[Buffer, ...]
+    outputs: tuple[Buffer, ...]
+    scalars: Mapping[int, float]
+    values: Mapping[int, np.ndarray]
+
+
+def choose_symbols(graph: Graph, given: Mapping[str, int]) -> dict[str, int]:
+    """Values of the graph's symbols: those given, else what planning ranked for."""
+    unknown = sorted(set(given) - set(graph.symbols))
+    if unknown:
+        known = ", ".join(graph.symbols) or "none"
+        raise UsageError(f"--symbol: the graph has no symbol {unknown[0]!r} (it has: {known})")
+    return {name: given.get(name, symbol.planned) for name, symbol in graph.symbols.items()}
+
+
+def make_operands(graph: Graph, symbols: Mapping[str, int], seed: int) -> Operands:
+    """Random inputs and poisoned outputs for these symbol values."""
+    values = random_operands(graph, symbols, seed)
+    inputs, scalars = [], {}
+    for tensor in graph.inputs():
+        if tensor.is_pass_by_value:
+            scalars[tensor.uid] = float(np.asarray(values[tensor.uid]).reshape(-1)[0])
+            continue
+        buffer = _buffer(tensor, symbols)
+        buffer.view[...] = to_storage(values[tensor.uid], tensor.data_type)
+        inputs.append(buffer)
+    outputs = tuple(_buffer(tensor, symbols) for tensor in graph.outputs())
+    return Operands(tuple(inputs), outputs, scalars, values)
+
+
+def expected(graph: Graph, operands: Operands, symbols: Mapping[str, int]) -> dict[int, np.ndarray]:
+    """The reference's outputs for the operands, in float64."""
+    return execute(graph, operands.values, symbols)
+
+
+def read_back(buffer: Buffer) -> np.ndarray:
+    """The values that an output buffer holds, in float64."""
+    return from_storage(buffer.view, buffer.tensor.data_type)
+
+
+def _buffer(tensor: Tensor, symbols: Mapping[str, int]) -> Buffer:
+    dim = tuple(evaluate(extent, symbols) for extent in tensor.dim)
+    stride = tuple(evaluate(extent, symbols) for extent in tensor.stride)
+    dtype: Any = to_storage(np.zeros(1), tensor.data_type).dtype
+    elements = 0
+    if all(dim):
+        elements = 1 + sum((extent - 1) * step for extent, step in zip(dim, stride, strict=True))
+    flat = np.empty(elements, dtype)
+    flat.view(np.uint8).fill(_POISON)
+    bytes_per_step = tuple(step * dtype.itemsize for step in stride)
+    view = np.ndarray(dim, dtype, flat.data if elements else None, 0, bytes_per_step)
+    return Buffer(tensor.uid, tensor, flat, view)

@@ -1,0 +1,295 @@
+"""``cudnn-aot run``: execute stored plans as serving does, and compare with the reference."""
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cudnn_aot.cache.reader import StoreReader
+from cudnn_aot.cli.options import (
+    choose_store,
+    json_option,
+    print_json,
+    store_option,
+    target_option,
+)
+from cudnn_aot.cli.table import format_table, plural
+from cudnn_aot.errors import Error, NotInStoreError, UsageError
+
+if TYPE_CHECKING:
+    from cudnn_aot.cli.operands import Operands
+    from cudnn_aot.compiler.graph.graph import Graph
+
+_BENCH_SECONDS = 1.0
+_BENCH_CALLS = (5, 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """One executed plan."""
+
+    name: str
+    target: str
+    engine: str = ""
+    symbols: dict[str, int] = field(default_factory=dict)
+    flops: float = 0.0
+    worst_error: float = 0.0
+    correct: bool = False
+    fault: str = ""
+    microseconds: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        document: dict[str, Any] = {
+            "name": self.name,
+            "target": self.target,
+            "engine": self.engine,
+            "symbols": self.symbols,
+            "correct": self.correct,
+            "worst_error": self.worst_error,
+            "fault": self.fault,
+        }
+        if self.microseconds is not None:
+            document["microseconds"] = round(self.microseconds, 3)
+            document["tflops"] = round(self.tflops or 0.0, 4)
+        return document
+
+    @property
+    def tflops(self) -> float | None:
+        return self.flops / self.microseconds / 1e6 if self.microseconds else None
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("--all", "everything", is_flag=True, help="Every plan of the store for the target.")
+@store_option
+@target_option("The target whose plans run; needed when the store holds several for a name.")
+@click.option(
+    "--symbol", "symbols", multiple=True, metavar="M=17", help="Value of a symbolic extent."
+)
+@click.option("--seed", default=0, show_default=True, help="Seed of the random operands.")
+@click.option("--bench", is_flag=True, help="Also time the plan: the median of many calls.")
+@click.option("--device", default=0, show_default=True, metavar="N", help="CUDA device.")
+@json_option
+def run(
+    names: tuple[str, ...],
+    everything: bool,
+    store: str | None,
+    target: str | None,
+    symbols: tuple[str, ...],
+    seed: int,
+    bench: bool,
+    device: int,
+    as_json: bool,
+) -> int:
+    """Execute stored plans on random operands and check the results against the reference.
+
+    Outputs are filled with NaN before the call. Nothing is compiled. Exit code 1 if a plan fails or
+    gives a wrong result; the others still run.
+    """
+    if everything == bool(names):
+        raise UsageError("name the plans to run, or pass --all")
+    choice = choose_store(store)
+    reader = StoreReader(choice.path)
+    given = _parse_symbols(symbols)
+    chosen = _all_names(reader, target) if everything else [(name, target) for name in names]
+    runner = _Runner(reader, given, strict=not everything, seed=seed, bench=bench, device=device)
+    outcomes = []
+    for name, owner in chosen:
+        outcome = runner.run(name, owner)
+        outcomes.append(outcome)
+        if outcome.fault:
+            click.echo(f"error: {name}: {outcome.fault}", err=True)
+    if as_json:
+        print_json({"store": str(choice.path), "runs": [o.to_json() for o in outcomes]})
+    else:
+        click.echo(_report(outcomes, bench))
+    if len(outcomes) == 1 and runner.last_error is not None:
+        return runner.last_error.exit_code
+    return 0 if all(outcome.correct for outcome in outcomes) else 1
+
+
+class _Runner:
+    """Opens the store once and runs plans from it one after another."""
+
+    def __init__(
+        self,
+        reader: StoreReader,
+        symbols: dict[str, int],
+        *,
+        strict: bool,
+        seed: int,
+        bench: bool,
+        device: int,
+    ) -> None:
+        from cudnn_aot import runtime
+
+        self._reader = reader
+        self._store = runtime.open(reader.path)
+        self._symbols = symbols
+        self._strict = strict
+        self._seed = seed
+        self._bench = bench
+        self._device = device
+        self.last_error: Error | None = None
+
+    def run(self, name: str, target: str | None) -> _Outcome:
+        try:
+            return self._run(name, target)
+        except UsageError:
+            raise
+        except Error as error:
+            self.last_error = error
+            return _Outcome(name, target or "", fault=" ".join(str(error).split()))
+
+    def _run(self, name: str, target: str | None) -> _Outcome:
+        from cudnn_aot.cli import operands as ops
+
+        plan = self._store.plan(name, target)
+        graph = self._graph(plan.target, plan.graph_key)
+        given = self._symbols
+        if not self._strict:  # with --all a symbol need not belong to every graph
+            given = {symbol: v for symbol, v in given.items() if symbol in graph.symbols}
+        symbols = ops.choose_symbols(graph, given)
+        operands = ops.make_operands(graph, symbols, self._seed)
+        execute = _on_cpu if plan.table["device"] == "cpu" else _on_device
+        microseconds = execute(plan, operands, symbols, self._device, self._bench)
+        worst, correct = ops.compare(graph, operands, symbols)
+        return _Outcome(
+            name=name,
+            target=plan.target,
+            engine=plan.engine,
+            symbols=symbols,
+            flops=ops.matmul_flops(graph, symbols),
+            worst_error=worst,
+            correct=correct,
+            fault="" if correct else f"wrong result: {worst:.3g} times the tolerance",
+            microseconds=microseconds,
+        )
+
+    def _graph(self, target: str, graph_key: str) -> "Graph":
+        from cudnn_aot.compiler.formats import graph_json
+
+        pointer = self._reader.pointer(target, graph_key)
+        return graph_json.loads(self._reader.blob(pointer["graph"]).decode())
+
+
+def _on_cpu(
+    plan: Any, operands: "Operands", symbols: dict[str, int], device: int, bench: bool
+) -> float | None:
+    import numpy as np
+
+    plan.prepare()
+    buffers = {b.uid: b.view for b in (*operands.inputs, *operands.outputs)} | operands.scalars
+    workspace = np.empty(plan.workspace_bytes(symbols), np.uint8)
+
+    def call() -> None:
+        plan.execute(buffers, workspace, symbols=symbols)
+
+    call()
+    return _median_us(call, _wall_clock) if bench else None
+
+
+def _on_device(
+    plan: Any, operands: "Operands", symbols: dict[str, int], device: int, bench: bool
+) -> float | None:
+    from cudnn_aot.cli.device import Device
+    from cudnn_aot.runtime import cudart
+
+    plan.prepare(device)
+    gpu = Device(cudart.find(), device)
+    buffers: dict[int, Any] = dict(operands.scalars)
+    workspace = gpu.allocate(plan.workspace_bytes(symbols))
+    taken = [workspace]
+    try:
+        for buffer in (*operands.inputs, *operands.outputs):
+            buffers[buffer.uid] = gpu.allocate(buffer.flat.nbytes)
+            taken.append(buffers[buffer.uid])
+            gpu.upload(buffers[buffer.uid], buffer.flat)
+
+        def call() -> None:
+            plan.execute(buffers, workspace, stream=gpu.stream, symbols=symbols)
+
+        call()
+        gpu.synchronize()
+        for buffer in operands.outputs:
+            gpu.download(buffer.flat, buffers[buffer.uid])
+
+        def timed(calls: int) -> float:
+            milliseconds: list[float] = []
+            with gpu.timed(milliseconds):
+                for _ in range(calls):
+                    call()
+            return milliseconds[0] * 1e3 / calls
+
+        return _median_us(call, lambda _: timed(10)) if bench else None
+    finally:
+        for address in taken:
+            gpu.free(address)
+
+
+def _wall_clock(call: Callable[[], None]) -> float:
+    started = time.perf_counter()
+    call()
+    return (time.perf_counter() - started) * 1e6
+
+
+def _median_us(call: Callable[[], None], measure: Callable[[Callable[[], None]], float]) -> float:
+    """Median of repeated measurements: about a second's worth, within bounds."""
+    fewest, most = _BENCH_CALLS
+    times: list[float] = []
+    started = time.perf_counter()
+    while len(times) < fewest or (
+        len(times) < most and time.perf_counter() - started < _BENCH_SECONDS
+    ):
+        times.append(measure(call))
+    return statistics.median(times)
+
+
+def _parse_symbols(texts: tuple[str, ...]) -> dict[str, int]:
+    symbols = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not (name and equals and value.isdecimal()):
+            raise UsageError(f"--symbol: got {text!r}, want NAME=NUMBER, for example M=17")
+        symbols[name] = int(value)
+    return symbols
+
+
+def _all_names(reader: StoreReader, target: str | None) -> list[tuple[str, str | None]]:
+    owners = sorted({owner for owner, _ in reader.names()})
+    if target is None and len(owners) > 1:
+        raise UsageError(f"--all: pass --target, the store holds plans for {', '.join(owners)}")
+    chosen = target or (owners[0] if owners else "")
+    if chosen not in owners:
+        held = ", ".join(owners) or "none"
+        raise NotInStoreError(f"no plan for target {chosen!r}: the store holds plans for {held}")
+    names = [name for owner, name in reader.names() if owner == chosen]
+    return [
+        (name, chosen)
+        for name in names
+        if reader.pointer(chosen, reader.name(chosen, name)["graph_key"])["status"] == "built"
+    ]
+
+
+def _report(outcomes: list[_Outcome], bench: bool) -> str:
+    header = ["plan", "target", "engine", "symbols", "result", "error"]
+    if bench:
+        header += ["us", "TFLOP/s"]
+    rows = []
+    for o in outcomes:
+        symbols = " ".join(f"{name}={value}" for name, value in o.symbols.items())
+        result = "ok" if o.correct else "WRONG" if o.engine else "failed"
+        error = f"{o.worst_error:.3f}" if o.engine else "-"
+        row = [o.name, o.target or "-", o.engine or "-", symbols or "-", result, error]
+        if bench:
+            row += [
+                f"{o.microseconds:.1f}" if o.microseconds else "-",
+                f"{o.tflops:.3f}" if o.tflops else "-",
+            ]
+        rows.append(tuple(row))
+    good = sum(o.correct for o in outcomes)
+    summary = f"{good} of {plural(len(outcomes), 'plan')} correct (error in units of the tolerance)"
+    return f"{format_table(header, rows, right='error us TFLOP/s')}\n\n{summary}"

@@ -1,0 +1,271 @@
+"""``cudnn-aot ls``, ``show``, ``verify``: what a store holds; standard library and click."""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import click
+
+from cudnn_aot.cache.reader import StoreReader
+from cudnn_aot.cli.options import (
+    choose_store,
+    json_option,
+    print_json,
+    store_option,
+    target_option,
+)
+from cudnn_aot.cli.table import format_bytes, format_table, plural
+from cudnn_aot.errors import NotInStoreError, StoreError
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """A name on a target and all that the store says of it; ``fault`` when it cannot be read."""
+
+    name: str
+    target: str
+    graph_key: str = ""
+    status: str = "damaged"
+    uids: dict[str, int] = field(default_factory=dict)
+    record: dict[str, Any] = field(default_factory=dict)
+    reasons: tuple[str, ...] = ()
+    fault: str = ""
+
+    @property
+    def engine(self) -> str:
+        return str(self.record.get("engine", {}).get("name", ""))
+
+    @property
+    def knobs(self) -> dict[str, int]:
+        return dict(self.record.get("knobs", {}))
+
+    @property
+    def kernels(self) -> list[dict[str, Any]]:
+        return list(self.record.get("kernels", []))
+
+    def to_json(self, full: bool) -> dict[str, Any]:
+        document: dict[str, Any] = {
+            "name": self.name,
+            "target": self.target,
+            "graph_key": self.graph_key,
+            "status": self.status,
+            "engine": self.engine,
+            "knobs": self.knobs,
+            "kernels": self.kernels,
+            "reasons": list(self.reasons),
+        }
+        if self.fault:
+            document["fault"] = self.fault
+        if full:
+            document["uids"] = self.uids
+            document["requirements"] = self.record.get("requirements", {})
+            document["table"] = self.record.get("table", {})
+        return document
+
+
+@click.command()
+@store_option
+@target_option("Only this target.")
+@json_option
+def ls(store: str | None, target: str | None, as_json: bool) -> int:
+    """List the plans of a store: name, target, engine, kernels, size."""
+    reader = StoreReader(choose_store(store).path)
+    plans = [
+        _read(reader, owner, name) for owner, name in reader.names() if target in (None, owner)
+    ]
+    if target is not None and not plans:
+        raise NotInStoreError(_no_target(reader, target))
+    if as_json:
+        print_json({"store": str(reader.path), "plans": [p.to_json(full=False) for p in plans]})
+    else:
+        rows = [
+            (
+                plan.name,
+                plan.target,
+                plan.status,
+                plan.engine or "-",
+                str(len(plan.kernels)),
+                format_bytes(sum(kernel["bytes"] for kernel in plan.kernels)),
+                plan.graph_key[:12],
+            )
+            for plan in plans
+        ]
+        header = ("name", "target", "status", "engine", "kernels", "bytes", "graph")
+        click.echo(format_table(header, rows, right="kernels bytes") or "no plans")
+    return _report_faults(plans)
+
+
+@click.command()
+@click.argument("name")
+@store_option
+@target_option("Only this target; by default every target that holds the name.")
+@json_option
+def show(name: str, store: str | None, target: str | None, as_json: bool) -> int:
+    """Show one plan: operands, engine, branches, kernels, requirements."""
+    reader = StoreReader(choose_store(store).path)
+    owners = [owner for owner, known in reader.names() if known == name]
+    if not owners:
+        known = sorted({known for _, known in reader.names()})
+        raise NotInStoreError(
+            f"no plan {name!r} in the store {str(reader.path)!r}: it holds {_some(known)}"
+        )
+    if target is not None and target not in owners:
+        raise NotInStoreError(f"{name!r} is stored for {', '.join(owners)}, not for {target!r}")
+    plans = [_read(reader, owner, name) for owner in owners if target in (None, owner)]
+    if as_json:
+        print_json({"store": str(reader.path), "plans": [p.to_json(full=True) for p in plans]})
+    else:
+        click.echo("\n\n".join(_describe(plan) for plan in plans))
+    return _report_faults(plans)
+
+
+@click.command()
+@store_option
+@json_option
+def verify(store: str | None, as_json: bool) -> int:
+    """Read every byte of a store and follow every reference; exit code 1 if anything is wrong."""
+    reader = StoreReader(choose_store(store).path)
+    problems = reader.verify()
+    foreign = reader.foreign()
+    if as_json:
+        print_json(
+            {
+                "store": str(reader.path),
+                "plans": len(reader.names()),
+                "kernels": len(reader.kernels()),
+                "problems": [{"path": p.path, "what": p.what} for p in problems],
+                "foreign": foreign,
+            }
+        )
+    else:
+        for problem in problems:
+            click.echo(f"damaged: {problem}")
+        counts = f"{plural(len(reader.names()), 'plan')}, {plural(len(reader.kernels()), 'kernel')}"
+        verdict = f"{plural(len(problems), 'problem')}" if problems else "every byte as recorded"
+        others = f"; {plural(len(foreign), 'file')} not of the store" if foreign else ""
+        click.echo(f"{reader.path}: {counts}: {verdict}{others}")
+    return 1 if problems else 0
+
+
+def _read(reader: StoreReader, target: str, name: str) -> _Plan:
+    graph_key = ""
+    try:
+        named = reader.name(target, name)
+        graph_key = named["graph_key"]
+        pointer = reader.pointer(target, graph_key)
+        records = pointer["records"]
+        record = json.loads(reader.blob(records[0])) if records else {}
+        return _Plan(
+            name,
+            target,
+            graph_key,
+            pointer["status"],
+            dict(named["uids"]),
+            record,
+            tuple(pointer["reasons"]),
+        )
+    except (StoreError, KeyError, TypeError, ValueError) as error:
+        return _Plan(name, target, graph_key, fault=str(error))
+
+
+def _report_faults(plans: list[_Plan]) -> int:
+    faulty = [plan for plan in plans if plan.fault]
+    for plan in faulty:
+        click.echo(f"error: {plan.name} for {plan.target}: {plan.fault}", err=True)
+    return 1 if faulty else 0
+
+
+def _describe(plan: _Plan) -> str:
+    lines = [f"{plan.name} for {plan.target}: {plan.status}", f"  graph        {plan.graph_key}"]
+    lines += [f"  because      {reason}" for reason in plan.reasons]
+    if not plan.record:
+        return "\n".join(lines)
+    table = plan.record["table"]
+    knobs = " ".join(f"{knob}={value}" for knob, value in plan.knobs.items())
+    lines.append(f"  engine       {plan.engine} {knobs}".rstrip())
+    needs = ", ".join(f"{k} {v}" for k, v in plan.record["requirements"].items() if v)
+    lines.append(f"  requires     {needs}")
+    for symbol, domain in table.get("symbols", {}).items():
+        step = domain.get("multiple_of", 1)
+        lines.append(
+            f"  symbol       {symbol} in {domain['min']}..{domain['max']}"
+            + (f", a multiple of {step}" if step != 1 else "")
+        )
+    names = {uid: name for name, uid in plan.uids.items()}
+    operands = [
+        (
+            str(operand["uid"]),
+            names.get(operand["uid"], operand.get("name", "")),
+            operand["kind"] + (" (optional)" if operand.get("optional") else ""),
+            operand["dtype"],
+            _extents(operand.get("dim", [])),
+            _extents(operand.get("stride", [])),
+        )
+        for operand in table.get("operands", [])
+    ]
+    header = ("uid", "name", "kind", "dtype", "dim", "stride")
+    lines += ["", *_indent(format_table(header, operands, right="uid")), ""]
+    branches = table.get("branches", {})
+    rows = [
+        (
+            entry["branch"],
+            _expression(entry["when"]),
+            " ".join(_step(step) for step in branches[entry["branch"]]["steps"]) or "nothing",
+        )
+        for entry in table.get("dispatch", [])
+    ]
+    lines += [*_indent(format_table(("branch", "when", "steps"), rows)), ""]
+    kernels = [
+        (str(i), kernel["key"][:12], kernel["blob"][:12], format_bytes(kernel["bytes"]))
+        for i, kernel in enumerate(plan.kernels)
+    ]
+    lines += _indent(format_table(("kernel", "key", "blob", "bytes"), kernels, right="bytes"))
+    return "\n".join(lines)
+
+
+def _indent(text: str) -> list[str]:
+    return ["  " + line for line in text.splitlines()]
+
+
+def _extents(values: list[Any]) -> str:
+    return "[" + ", ".join(_expression(value) for value in values) + "]"
+
+
+_INFIX = {"add": " + ", "sub": " - ", "mul": "*", "eq": " == ", "lt": " < ", "le": " <= "}
+_INFIX |= {"and": " and ", "or": " or "}
+
+
+def _expression(value: Any) -> str:
+    """A launch-table expression or predicate as a person writes it."""
+    if isinstance(value, bool):
+        return "always" if value else "never"
+    if not isinstance(value, list):
+        return str(value)
+    form, *parts = value
+    texts = [_expression(part) for part in parts]
+    if form in _INFIX:
+        nested = [
+            f"({text})" if isinstance(part, list) and part[0] in _INFIX and form != "mul" else text
+            for part, text in zip(parts, texts, strict=True)
+        ]
+        return _INFIX[form].join(nested)
+    if form == "divides":
+        return f"{texts[0]} | {texts[1]}"
+    return f"{form}({', '.join(texts)})"
+
+
+def _step(step: dict[str, Any]) -> str:
+    if step["step"] == "kernel":
+        return f"kernel#{step['kernel']}"
+    if step["step"] == "fill":
+        return f"fill({step.get('slice', step.get('operand'))})"
+    return str(step["step"])
+
+
+def _no_target(reader: StoreReader, target: str) -> str:
+    return f"no plan for target {target!r}: the store holds plans for {_some(reader.targets())}"
+
+
+def _some(names: list[str]) -> str:
+    shown = ", ".join(names[:8])
+    return f"{shown} and {len(names) - 8} more" if len(names) > 8 else shown or "none"
