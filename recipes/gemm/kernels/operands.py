@@ -1,0 +1,96 @@
+"""Fake tensors of the GEMM kernels: the argument types that the tvm-ffi wrapper checks at every
+call.
+
+Every tensor is rank 3 with 32-bit extents and 64-bit strides in elements: A (M, K, La), B (N, K,
+Lb), aux and outputs (M, N, L). ``La`` and ``Lb`` are L or 1. Equal letters are one symbol, so the
+wrapper refuses operands that disagree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import cutlass.cute as cute
+from cutlass import Float32
+from cutlass.base_dsl.enums import AddressSpace
+from cutlass.cute.runtime import make_fake_tensor
+
+from cudnn_aot.recipes.trace.pointwise import DTYPES
+
+# Axes along which an epilogue input of a kind is one value: a static stride 0, checked at every
+# call.
+BROADCAST_AXES = {"full": (), "row": (0,), "col": (1,), "scalar": (0, 1)}
+
+TMA_ALIGN_BYTES = 16  # base addresses and the byte strides of every axis but the innermost
+
+
+@dataclass(frozen=True)
+class Extents:
+    """The symbols that the operands of one kernel share."""
+
+    m: Any = field(default_factory=cute.sym_int)
+    n: Any = field(default_factory=cute.sym_int)
+    k: Any = field(default_factory=cute.sym_int)
+    batch: Any = field(default_factory=cute.sym_int)
+
+
+def any_stride(dtype: type, shape: tuple[Any, Any, Any], space: AddressSpace) -> Any:
+    """A tensor of any strides, aligned to its element."""
+    return make_fake_tensor(dtype, shape, tuple(cute.sym_int64() for _ in shape), memspace=space)
+
+
+def tma_stride(dtype: type, shape: tuple[Any, Any, Any], unit_axis: int) -> Any:
+    """A tensor that TMA can describe: unit stride on one axis, the others and the base multiples of
+    16 bytes.
+    """
+    step = TMA_ALIGN_BYTES * 8 // dtype.width
+    stride = tuple(
+        1 if axis == unit_axis else cute.sym_int64(divisibility=step) for axis in range(3)
+    )
+    return make_fake_tensor(dtype, shape, stride, assumed_align=TMA_ALIGN_BYTES)
+
+
+def epilogue_inputs(
+    epilogue: Mapping[str, Any], extents: Extents, space: AddressSpace
+) -> list[Any]:
+    """One argument per epilogue input: a tensor of (M, N, L), or a Float32 for a pass-by-value
+    scalar.
+    """
+    arguments = []
+    for entry in epilogue["inputs"]:
+        kind = entry["kind"]
+        if kind == "value":
+            arguments.append(Float32(0.0))
+            continue
+        if kind not in BROADCAST_AXES:
+            raise ValueError(
+                f"epilogue input: got kind {kind!r}, want {', '.join(BROADCAST_AXES)} or value"
+            )
+        stride = tuple(0 if axis in BROADCAST_AXES[kind] else cute.sym_int64() for axis in range(3))
+        shape = (extents.m, extents.n, extents.batch)
+        arguments.append(make_fake_tensor(dtype_of(entry), shape, stride, memspace=space))
+    return arguments
+
+
+def epilogue_outputs(
+    epilogue: Mapping[str, Any], extents: Extents, space: AddressSpace, tma: bool
+) -> list[Any]:
+    """One tensor of (M, N, L) per epilogue output; with ``tma``, row-major and described by TMA."""
+    shape = (extents.m, extents.n, extents.batch)
+    if tma:
+        return [tma_stride(dtype_of(entry), shape, 1) for entry in epilogue["outputs"]]
+    return [any_stride(dtype_of(entry), shape, space) for entry in epilogue["outputs"]]
+
+
+def dtype_of(entry: Mapping[str, Any]) -> type:
+    """The DSL type of an epilogue input or output."""
+    return named_dtype(entry["dtype"])
+
+
+def named_dtype(name: str) -> type:
+    """The DSL type of a cuDNN data type name; ValueError lists what the GEMM kernels take."""
+    if name not in DTYPES:
+        raise ValueError(f"dtype: got {name!r}, want one of {', '.join(DTYPES)}")
+    return DTYPES[name]

@@ -1,0 +1,45 @@
+"""Compiles kernel templates in a process of its own: ``python compile_kernels.py JOBS.json OUT``.
+
+JOBS is a list of ``{"name", "template", "params", "arch"}``; OUT gets ``<name>.o`` of each and
+``report.json``. One process for many kernels, because importing the DSL costs more than most
+compiles; never threads.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+
+def main(jobs_path: str, out_path: str) -> None:
+    jobs, out = json.loads(Path(jobs_path).read_text()), Path(out_path)
+    os.environ["CUTE_DSL_ARCH"] = "sm_90a"
+    import cutlass.cute as cute
+
+    report = {}
+    for job in jobs:
+        module, function = job["template"].split(":")
+        template = getattr(importlib.import_module(f"cudnn_aot.recipes.{module}"), function)(
+            job["params"]
+        )
+        options = (
+            "--enable-tvm-ffi"
+            + (f" --gpu-arch {job['arch']}" if job["arch"] else "")
+            + job.get("options", "")
+        )
+        start = time.perf_counter()
+        compiled = cute.compile(template.function, *template.args, options=options)
+        compiled.export_to_c(str(out / f"{job['name']}.o"), function_name="kernel")
+        report[job["name"]] = {
+            "smem_bytes": template.smem_bytes,
+            "seconds": time.perf_counter() - start,
+        }
+    (out / "report.json").write_text(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
