@@ -68,6 +68,8 @@ class Graph:
         self._key: str | None = None
         self._tensors: dict[int, Tensor] = {}
         self._nodes: list[Node] = []
+        self._producers: dict[int, Node] = {}  # by id of the tensor, which the graph keeps alive
+        self._read: set[int] = set()
         self._node_count: dict[str, int] = {}
         self._next_uid = 1
         self._symbols: dict[str, Symbol] = {}
@@ -123,10 +125,7 @@ class Graph:
 
     def producer(self, tensor: Tensor) -> Node | None:
         """The node whose result `tensor` is, or None for a graph input."""
-        for node in self._nodes:
-            if any(output is tensor for output in node.outputs.values()):
-                return node
-        return None
+        return self._producers.get(id(tensor))
 
     def inputs(self) -> tuple[Tensor, ...]:
         """Non-virtual tensors that no node produces, pass-by-value ones too, by ascending uid."""
@@ -264,17 +263,16 @@ class Graph:
         compute = as_data_type(compute_data_type)
         ports = tuple(port.name for port in spec.outputs)
         if outputs is None:
-            outputs = {
-                port: self._new_tensor(None, name=f"{name}::{port}", is_virtual=True)
-                for port in ports
-            }
+            outputs = {port: self._new_tensor(None, is_virtual=True) for port in ports}
         self._check_ports(what, "output", ports, outputs)
-        read = [t for node in self._nodes for t in (*node.inputs.values(), *node.outputs.values())]
+        read = {id(tensor) for tensor in inputs.values()}
         for port, tensor in outputs.items():
-            if any(tensor is other for other in (*read, *inputs.values())):
-                raise InvalidGraphError(
-                    f"{what}: port {port}: {tensor} is already read or produced by another port"
-                )
+            if id(tensor) in self._producers:
+                raise InvalidGraphError(f"{what}: port {port}: {tensor} is already produced")
+            if id(tensor) in self._read or id(tensor) in read:
+                raise InvalidGraphError(f"{what}: port {port}: {tensor} is already read")
+            if not tensor.name:
+                tensor.name = f"{name}::{port}"
         node = Node(
             self,
             spec,
@@ -285,6 +283,8 @@ class Graph:
             compute,
         )
         self._nodes.append(node)
+        self._producers.update({id(tensor): node for tensor in node.outputs.values()})
+        self._read |= read
         return node
 
     if TYPE_CHECKING:  # the builders of the op table: matmul, relu, bias, ...
@@ -390,16 +390,12 @@ class Graph:
                     f"uid {uid} is used twice: by {holder} and tensor {tensor.name!r}"
                 )
             del self._tensors[uid]
-            fill(holder, uid=self._take_uid() if self._next_uid != uid else self._after(uid))
+            fill(holder, uid=self._take_uid())  # above every uid given so far
             self._tensors[holder.uid] = holder
         if self._tensors.get(tensor.uid) is tensor:
             del self._tensors[tensor.uid]
         fill(tensor, uid=uid, uid_assigned=True)
         self._tensors[uid] = tensor
-
-    def _after(self, uid: int) -> int:
-        self._next_uid = uid + 1
-        return self._take_uid()
 
 
 pygraph = Graph

@@ -1,0 +1,46 @@
+"""Open a graph file of any form that is read here, by looking at its content."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from cudnn_aot.compiler.formats import graph_json, peer_blob
+from cudnn_aot.compiler.formats.json_reader import MAX_BYTES, parse
+from cudnn_aot.compiler.graph.graph import Graph
+from cudnn_aot.errors import InvalidGraphError, UsageError, cudnnGraphNotSupportedError
+
+
+def load_graphs(path: str | os.PathLike[str]) -> list[Graph]:
+    """The validated graphs of one file; a graph without a name gets the file's stem.
+
+    Raises:
+        UsageError: the file cannot be read.
+        InvalidGraphError: it is no graph, or a wrong one; the message starts with the path.
+        cudnnGraphNotSupportedError: a graph of the cuDNN frontend beyond what is supported.
+    """
+    path = Path(path)
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot read the graph file: {error.strerror}") from None
+    try:
+        return [_read(data, path.stem)]
+    except (InvalidGraphError, cudnnGraphNotSupportedError) as error:
+        raise type(error)(f"{path}: {error}") from None
+
+
+def _read(data: bytes, name: str) -> Graph:
+    if data.startswith(peer_blob.MAGIC):
+        return peer_blob.read(parse(peer_blob.header_of(data)), name)
+    root = parse(data)
+    members = root.object()
+    if graph_json.MARKER in members:
+        return graph_json.read(root, name)
+    if peer_blob.is_peer(root):
+        return peer_blob.read(root, name)
+    raise InvalidGraphError(
+        f"not a graph: got no field {graph_json.MARKER!r}, "
+        "want a cudnn-aot graph or the cuDNN frontend's plan-blob form"
+    )
