@@ -91,3 +91,40 @@ def _buffer(tensor: Tensor, symbols: Mapping[str, int]) -> Buffer:
     bytes_per_step = tuple(step * dtype.itemsize for step in stride)
     view = np.ndarray(dim, dtype, flat.data if elements else None, 0, bytes_per_step)
     return Buffer(tensor.uid, tensor, flat, view)
+
+
+def compare(graph: Graph, operands: Operands, symbols: Mapping[str, int]) -> tuple[float, bool]:
+    """The largest error of any output in units of its tolerance, and whether all are within it.
+
+    A NaN where the reference has none, and every element left unwritten, is an infinite error.
+    """
+    results = expected(graph, operands, symbols)
+    worst = 0.0
+    for buffer in operands.outputs:
+        want = np.asarray(results[buffer.uid], np.float64)
+        got = read_back(buffer)
+        if not want.size:
+            continue
+        allowed = tolerance(buffer.tensor.data_type, _depth(graph, symbols))
+        with np.errstate(invalid="ignore"):
+            error = np.abs(got - want) / (allowed.absolute + allowed.relative * np.abs(want))
+        error[(got == want) | (np.isnan(got) & np.isnan(want))] = 0.0
+        worst = max(worst, float(np.nan_to_num(error, nan=np.inf).max()))
+    return worst, worst <= 1.0
+
+
+def matmul_flops(graph: Graph, symbols: Mapping[str, int]) -> float:
+    """Multiply-adds of the graph's matmuls, counted as two operations each."""
+    total = 0.0
+    for node in graph.nodes:
+        if node.op == "matmul":
+            rows, columns = (evaluate(e, symbols) for e in node.outputs["C"].dim[-2:])
+            batch = float(np.prod([evaluate(e, symbols) for e in node.outputs["C"].dim[:-2]]))
+            total += 2.0 * batch * rows * columns * evaluate(node.inputs["A"].dim[-1], symbols)
+    return total
+
+
+def _depth(graph: Graph, symbols: Mapping[str, int]) -> int:
+    """The longest accumulation of the graph."""
+    depths = [n.inputs["A"].dim[-1] for n in graph.nodes if n.op == "matmul"]
+    return max((evaluate(depth, symbols) for depth in depths), default=1)

@@ -8,9 +8,9 @@ planned again: no recipe is imported and nothing is written.
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -108,7 +108,7 @@ def build(
     return BuildSummary(
         store=str(store),
         jobs=workers,
-        graphs=(*unreadable, *results),
+        graphs=(*_for_targets(unreadable, loaded_targets), *results),
         kernels=totals,
         files_written=files_written,
         seconds=time.perf_counter() - started,
@@ -123,6 +123,17 @@ def _load_targets(names: Sequence[str]) -> dict[str, Target]:
                 f"two different descriptors are named {target.name!r}: give one another name"
             )
     return loaded
+
+
+def _for_targets(
+    unreadable: Sequence[GraphResult], targets: Mapping[str, Target]
+) -> list[GraphResult]:
+    """A file declined as a whole is declined for every target; a failed one has no target."""
+    results: list[GraphResult] = []
+    for result in unreadable:
+        declined = result.status is Status.DECLINED
+        results += [replace(result, target=t) for t in targets] if declined else [result]
+    return results
 
 
 def _jobs(sources: list[Source], targets: list[Target]) -> list[_Job]:

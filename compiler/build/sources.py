@@ -11,7 +11,7 @@ from cudnn_aot.compiler.build.progress import Event, ProgressCallback, Stage
 from cudnn_aot.compiler.build.summary import GraphResult, Status
 from cudnn_aot.compiler.formats.load import load_graphs
 from cudnn_aot.compiler.graph.graph import Graph
-from cudnn_aot.errors import Error, UsageError
+from cudnn_aot.errors import Error, UsageError, cudnnGraphNotSupportedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,9 @@ class Source:
 def read_sources(
     files: Iterable[Path], progress: ProgressCallback
 ) -> tuple[list[Source], list[GraphResult]]:
-    """Read every file; a file that cannot be read becomes a failed result, not an exception.
+    """Read every file; one that cannot be read becomes a result without target, not an exception.
+
+    That result is failed, or declined when the file is a graph beyond what can be expressed here.
 
     Raises:
         UsageError: one name is given to two different graphs, so a name could not find its plan.
@@ -40,17 +42,15 @@ def read_sources(
         try:
             sources += [_source(path, graph) for graph in load_graphs(path)]
         except Exception as error:
-            reason = failure_line(error)
-            # The loader's line may name the file already.
-            reason = reason.removeprefix(f"{path}: ")
+            declined = isinstance(error, cudnnGraphNotSupportedError)
             failed.append(
                 GraphResult(
                     name=path.stem,
                     graph_key="",
                     target="",
-                    status=Status.FAILED,
+                    status=Status.DECLINED if declined else Status.FAILED,
                     file=str(path),
-                    reasons=(reason,),
+                    reasons=(failure_line(error).removeprefix(f"{path}: "),),
                     seconds=time.perf_counter() - started,
                 )
             )

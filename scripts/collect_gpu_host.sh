@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Gather in FOLDER what a machine with a GPU, without network and without the compiler, needs beside
+# the checkout: a store built here and the serving dependency. See docs/gpu-host.md.
+#
+#   scripts/collect_gpu_host.sh FOLDER
+#
+# GPU_HOST_PYTHON (default 3.12) is the Python version of that machine.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+folder=${1:?usage: collect_gpu_host.sh FOLDER}
+python_version=${GPU_HOST_PYTHON:-3.12}
+limit_mib=60
+
+mkdir -p "$folder/wheels" "$folder/graphs"
+echo "graphs of the GPU tests and benches"
+python tests/support/gemm_graphs.py "$folder/graphs"
+cudnn-aot build examples/graphs/*.json "$folder"/graphs/*.json \
+  --target h200,cpu --store "$folder/store" --allow-declined all
+cudnn-aot verify --store "$folder/store"
+
+# The version that the store was compiled with, for the other machine's Python.
+tvm_ffi=$(python -c 'import importlib.metadata as m; print(m.version("apache-tvm-ffi"))')
+if ! compgen -G "$folder/wheels/apache_tvm_ffi-$tvm_ffi-*.whl" > /dev/null; then
+  rm -f "$folder"/wheels/*.whl
+  python -m pip download -q --no-deps --only-binary=:all: --dest "$folder/wheels" \
+    --python-version "$python_version" --implementation cp \
+    --platform manylinux_2_28_x86_64 --platform manylinux_2_27_x86_64 \
+    --platform manylinux_2_24_x86_64 --platform manylinux_2_17_x86_64 \
+    --platform manylinux2014_x86_64 "apache-tvm-ffi==$tvm_ffi"
+fi
+
+size_mib=$(du -sm "$folder" | cut -f1)
+echo
+echo "$folder: $size_mib MiB"
+du -sh "$folder"/*
+if ((size_mib > limit_mib)); then
+  echo "error: $folder holds $size_mib MiB, want $limit_mib at most" >&2
+  exit 1
+fi
+echo "next: copy the checkout with $folder to the GPU host, run scripts/gpu_host.sh there"

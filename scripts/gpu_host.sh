@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# Run on a machine with a GPU, offline: install the serving half, execute the store that
+# `make gpu-host` built elsewhere, run the GPU tests, print tables. See docs/gpu-host.md.
+#
+#   scripts/gpu_host.sh [FOLDER] [--no-bench] [-- PYTEST ARGUMENTS]
+#
+# FOLDER is what `make gpu-host` gathered (default gpu_host). Nothing is compiled or downloaded;
+# PYTHON (default python3) must have scikit-build-core, pybind11, cmake, ninja, pytest, numpy, torch.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+folder=gpu_host
+bench=1
+while (($#)); do
+  case $1 in
+    --no-bench) bench=0 ;;
+    --) shift; break ;;
+    *) folder=$1 ;;
+  esac
+  shift
+done
+python=${PYTHON:-python3}
+site=${GPU_HOST_SITE:-build/gpu_host_site}
+failed=()
+
+step() {
+  local title=$1
+  shift
+  printf '\n== %s\n' "$title"
+  "$@" || failed+=("$title")
+}
+
+install() {
+  rm -rf "$site"
+  "$python" -m pip install -q --no-index --no-deps --no-compile --target "$site" \
+    "$folder"/wheels/*.whl &&
+    "$python" -m pip install -q --no-index --no-deps --no-build-isolation --no-compile \
+      --upgrade --target "$site" .
+}
+
+printf '== install into %s\n' "$site"
+if ! install; then
+  echo 'error: the offline install failed' >&2
+  exit 1
+fi
+site=$(cd "$site" && pwd)
+export PYTHONPATH=$site PATH=$site/bin:$PATH
+export CUDNN_AOT_STORE=$PWD/$folder/store CUDNN_AOT_TEST_STORE=$PWD/$folder/store
+export CUDNN_AOT_FORBID_COMPILE=1
+
+step doctor cudnn-aot doctor
+step verify cudnn-aot verify
+if ((bench)); then
+  step 'every plan for h200' cudnn-aot run --all --target h200 --bench
+else
+  step 'every plan for h200' cudnn-aot run --all --target h200
+fi
+step 'GPU tests' "$python" -m pytest -q -m gpu tests/gpu "$@"
+if ((bench)); then
+  for script in bench/*.py; do
+    [[ -e $script ]] && step "$script" "$python" "$script"
+  done
+fi
+
+printf '\n== result\n'
+if ((${#failed[@]})); then
+  printf 'failed: %s\n' "${failed[@]}"
+  exit 1
+fi
+echo 'everything passed'

@@ -1,0 +1,282 @@
+"""Bad input is one line on stderr with the right exit code, and the store stays as it was."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_process import assert_one_line_error, linear_graph, run_cli, tree_digest, write_graph
+
+from cudnn_aot.compiler.formats import graph_json
+
+
+def valid_document() -> dict[str, Any]:
+    return json.loads(graph_json.dumps(linear_graph("g", 64)))
+
+
+def edit(change: Callable[[dict[str, Any]], None]) -> bytes:
+    document = valid_document()
+    change(document)
+    return json.dumps(document).encode()
+
+
+def unknown_op(document: dict[str, Any]) -> None:
+    document["nodes"][0]["op"] = "matmull"
+
+
+def unknown_field(document: dict[str, Any]) -> None:
+    document["nodes"][0]["colour"] = "red"
+
+
+def uid_twice(document: dict[str, Any]) -> None:
+    document["tensors"][1]["uid"] = document["tensors"][0]["uid"]
+
+
+def shapes_differ(document: dict[str, Any]) -> None:
+    b = next(t for t in document["tensors"] if t.get("name") == "B")
+    b["dim"][1] = 47
+
+
+# id: (bytes of the graph file, what the line must say)
+BAD_FILES = {
+    "no-json": (b"this is no graph", ()),
+    "empty": (b"", ()),
+    "binary": (bytes(range(256)) * 8, ()),
+    "list": (b"[1, 2]", ()),
+    "deep": (b"[" * 100_000, ()),
+    "no-graph": (b"{}", ()),
+    "unknown-op": (edit(unknown_op), ("matmull",)),
+    "unknown-field": (edit(unknown_field), ("colour",)),
+    "uid-twice": (edit(uid_twice), ()),
+    "shapes-differ": (edit(shapes_differ), ("47", "48")),
+}
+
+
+@pytest.mark.parametrize("case", BAD_FILES)
+def test_bad_graph_file(case: str, tmp_path: Path, store_copy: Path) -> None:
+    content, fragments = BAD_FILES[case]
+    path = tmp_path / "bad.json"
+    path.write_bytes(content)
+    before = tree_digest(store_copy)
+    done = run_cli("build", path, "--target", "cpu", "--store", store_copy)
+    assert_one_line_error(done, 1, "bad.json", *fragments)
+    assert tree_digest(store_copy) == before
+    fresh = tmp_path / "fresh"
+    run_cli("build", path, "--target", "cpu", "--store", fresh)
+    assert not fresh.exists()
+
+
+def test_a_bad_file_does_not_stop_the_others(
+    tmp_path: Path, graph_files: list[Path], store_copy: Path
+) -> None:
+    bad = tmp_path / "bad.json"
+    bad.write_text("{")
+    done = run_cli("build", bad, *graph_files, "--target", "cpu", "--store", store_copy, "--json")
+    assert_one_line_error(done, 1, "bad.json")
+    statuses = {item["name"]: item["status"] for item in json.loads(done.stdout)["graphs"]}
+    assert statuses == {"bad": "failed", "up": "cached", "down": "cached"}
+
+
+# id: (arguments after the graph file, exit code, what the line must say)
+BAD_ARGUMENTS = {
+    "unknown-target": (("--target", "h2000"), 2, ("h2000", "h200", "cpu")),
+    "no-target": ((), 2, ("--target", "h200", "cpu")),
+    "target-file-missing": (("--target", "./no.json"), 2, ("no.json",)),
+    "jobs-zero": (("--target", "cpu", "-j", "0"), 2, ("-j", "'0'")),
+    "jobs-word": (("--target", "cpu", "-j", "many"), 2, ("'many'", "auto")),
+    "unknown-option": (("--target", "cpu", "--fast"), 2, ("--fast",)),
+    "allow-unknown": (("--target", "cpu", "--allow-declined", "h100"), 2, ("h100",)),
+}
+
+
+@pytest.mark.parametrize("case", BAD_ARGUMENTS)
+def test_bad_build_arguments(case: str, graph_files: list[Path], store_copy: Path) -> None:
+    arguments, code, fragments = BAD_ARGUMENTS[case]
+    before = tree_digest(store_copy)
+    done = run_cli("build", graph_files[0], *arguments, "--store", store_copy)
+    assert_one_line_error(done, code, *fragments)
+    assert tree_digest(store_copy) == before
+
+
+def test_build_without_graphs(store_copy: Path) -> None:
+    assert_one_line_error(run_cli("build", "--target", "cpu", "--store", store_copy), 2, "graph")
+
+
+def test_missing_graph_file_and_folder(tmp_path: Path, store_copy: Path) -> None:
+    before = tree_digest(store_copy)
+    for path in (tmp_path / "absent.json", tmp_path):
+        done = run_cli("build", path, "--target", "cpu", "--store", store_copy)
+        assert_one_line_error(done, 1, str(path))
+    assert tree_digest(store_copy) == before
+
+
+def test_one_name_for_two_graphs(tmp_path: Path, store_copy: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    first = write_graph(tmp_path / "a", linear_graph("same", 64))
+    second = write_graph(tmp_path / "b", linear_graph("same", 72))
+    before = tree_digest(store_copy)
+    done = run_cli("build", first, second, "--target", "cpu", "--store", store_copy)
+    assert_one_line_error(done, 2, "'same'", str(first), str(second))
+    assert tree_digest(store_copy) == before
+
+
+STORE_COMMANDS = (("ls",), ("show", "up"), ("verify",), ("run", "up"))
+
+
+@pytest.mark.parametrize("command", STORE_COMMANDS, ids=lambda value: value[0])
+def test_a_store_that_is_not_one(command: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "holiday.jpg").write_bytes(b"not a store")
+    before = tree_digest(tmp_path)
+    assert_one_line_error(run_cli(*command, "--store", tmp_path), 2, str(tmp_path))
+    assert_one_line_error(run_cli(*command, "--store", tmp_path / "absent"), 2, "absent")
+    assert_one_line_error(run_cli(*command, "--store", tmp_path / "holiday.jpg"), 2, "holiday.jpg")
+    assert tree_digest(tmp_path) == before
+
+
+def test_build_into_a_folder_that_is_not_a_store(tmp_path: Path, graph_files: list[Path]) -> None:
+    (tmp_path / "holiday.jpg").write_bytes(b"not a store")
+    before = tree_digest(tmp_path)
+    done = run_cli("build", *graph_files, "--target", "cpu", "--store", tmp_path)
+    assert_one_line_error(done, 2, str(tmp_path))
+    done = run_cli("build", *graph_files, "--target", "cpu", "--store", tmp_path / "holiday.jpg")
+    assert_one_line_error(done, 2, "holiday.jpg")
+    assert tree_digest(tmp_path) == before
+
+
+def test_a_store_of_a_newer_format(store_copy: Path) -> None:
+    file = store_copy / "store.json"
+    file.chmod(0o644)
+    file.write_text('{"format":99}\n')
+    for command in STORE_COMMANDS:
+        assert_one_line_error(run_cli(*command, "--store", store_copy), 2, "99", "format 1")
+
+
+def kernel_blobs(store: Path) -> list[Path]:
+    records = [json.loads(path.read_text()) for path in (store / "kernels").rglob("*.json")]
+    digests = [record["blob"]["sha256"] for record in records]
+    return [store / "blobs" / "sha256" / digest[:2] / digest for digest in digests]
+
+
+def flip_byte(path: Path, offset: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[offset % len(data)] ^= 1
+    path.chmod(0o644)
+    path.write_bytes(data)
+
+
+def test_a_flipped_byte_in_a_kernel(store_copy: Path, graph_files: list[Path]) -> None:
+    blobs = kernel_blobs(store_copy)
+    for blob in blobs:
+        flip_byte(blob, 1000)
+    before = tree_digest(store_copy)
+    done = run_cli("verify", "--store", store_copy)
+    assert done.returncode == 1
+    assert all(blob.name in done.stdout for blob in blobs)
+    done = run_cli("run", "up", "--store", store_copy)
+    assert_one_line_error(done, 1, "damaged")
+    assert tree_digest(store_copy) == before
+    healed = run_cli("build", *graph_files, "--target", "cpu", "--store", store_copy)
+    assert healed.returncode == 0, healed.stderr
+    assert run_cli("verify", "--store", store_copy).returncode == 0
+    assert run_cli("run", "--all", "--store", store_copy).returncode == 0
+
+
+@pytest.mark.parametrize("folder", ["kernels", "plans", "names", "blobs"])
+def test_a_flipped_byte_anywhere_is_found(folder: str, store_copy: Path) -> None:
+    for index, path in enumerate(
+        sorted(p for p in (store_copy / folder).rglob("*") if p.is_file())
+    ):
+        flip_byte(path, 37 + 11 * index)
+        done = run_cli("verify", "--store", store_copy)
+        assert done.returncode == 1, path
+        assert path.name in done.stdout, path
+        assert "Traceback" not in done.stderr
+        flip_byte(path, 37 + 11 * index)
+    assert run_cli("verify", "--store", store_copy).returncode == 0
+
+
+def test_unknown_names_and_targets(store_copy: Path) -> None:
+    for command in ("show", "run"):
+        done = run_cli(command, "upp", "--store", store_copy)
+        assert_one_line_error(done, 1, "'upp'", "up")
+        done = run_cli(command, "up", "--target", "h100", "--store", store_copy)
+        assert_one_line_error(done, 1, "h100", "cpu")
+    assert_one_line_error(run_cli("ls", "--target", "h100", "--store", store_copy), 1, "cpu")
+
+
+def test_bad_run_arguments(store_copy: Path) -> None:
+    for arguments, fragment in (
+        ((), "--all"),
+        (("up", "--all"), "--all"),
+        (("up", "--symbol", "M"), "'M'"),
+        (("up", "--symbol", "M=-1"), "M=-1"),
+        (("up", "--symbol", "Q=3"), "'Q'"),
+        (("up", "--seed", "x"), "seed"),
+    ):
+        done = run_cli("run", *arguments, "--store", store_copy)
+        assert_one_line_error(done, 2, fragment)
+
+
+def test_a_symbol_out_of_range(store_copy: Path) -> None:
+    done = run_cli("run", "up", "--symbol", "M=4097", "--store", store_copy)
+    assert_one_line_error(done, 1, "M", "4097", "4096")
+
+
+def test_unknown_command() -> None:
+    assert_one_line_error(run_cli("bild"), 2, "'bild'", "build")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_unwritable_store(store_copy: Path, tmp_path: Path) -> None:
+    extra = write_graph(tmp_path, linear_graph("extra", 56))
+    for path in [store_copy, *store_copy.rglob("*")]:
+        if path.is_dir():
+            path.chmod(0o555)
+    done = run_cli("build", extra, "--target", "cpu", "--store", store_copy)
+    assert_one_line_error(done, 1, "--store")
+
+
+def test_forbidden_compile_names_the_kernel(tmp_path: Path, graph_files: list[Path]) -> None:
+    store = tmp_path / "store"
+    done = run_cli(
+        "build",
+        graph_files[0],
+        *("--target", "cpu", "--store", store),
+        env={"CUDNN_AOT_FORBID_COMPILE": "1"},
+    )
+    assert_one_line_error(done, 1, "CUDNN_AOT_FORBID_COMPILE", "gemm.kernels.host:matmul")
+    assert not list(store.rglob("*.so"))
+
+
+def test_forbidden_compile_allows_what_is_stored(store_copy: Path, graph_files: list[Path]) -> None:
+    done = run_cli(
+        "build",
+        *graph_files,
+        *("--target", "cpu", "--store", store_copy, "--json"),
+        env={"CUDNN_AOT_FORBID_COMPILE": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["kernels"]["compiled"] == 0
+
+
+def test_full_disk(tmp_path: Path, graph_files: list[Path]) -> None:
+    """ENOSPC is one clear line and what was stored stays valid."""
+    if os.geteuid() != 0 or not shutil.which("mount"):
+        pytest.skip("needs root to mount a small file system")
+    small = tmp_path / "small"
+    small.mkdir()
+    if os.system(f"mount -t tmpfs -o size=64k tmpfs {small} 2>/dev/null") != 0:
+        pytest.skip("mounting is not allowed here")
+    try:
+        store = small / "store"
+        done = run_cli("build", *graph_files, "--target", "cpu", "--store", store)
+        assert done.returncode == 1
+        assert "no space left" in done.stderr
+        assert "Traceback" not in done.stderr
+        assert run_cli("verify", "--store", store).returncode == 0
+    finally:
+        os.system(f"umount {small}")
