@@ -67,6 +67,15 @@ def operands(graph: Graph, symbols: dict[str, int], seed: int = 0) -> dict[int, 
     return bound
 
 
+def execute(plan: Any, bound: dict[int, Any], symbols: dict[str, int]) -> None:
+    """Execute on the current stream with a workspace full of garbage, and wait."""
+    room = plan.workspace_bytes(symbols)
+    workspace = torch.full((room,), 0xFF, dtype=torch.uint8, device="cuda") if room else None
+    stream = torch.cuda.current_stream().cuda_stream
+    plan.execute(bound, workspace, stream=stream, symbols=symbols)
+    torch.cuda.synchronize()
+
+
 def reference(graph: Graph, bound: dict[int, Any]) -> dict[int, torch.Tensor]:
     """fp32 results of every output, each tensor rounded to its own dtype where it is read."""
     values: dict[int, torch.Tensor] = {}

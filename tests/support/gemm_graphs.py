@@ -1,0 +1,139 @@
+"""GEMM graphs for the GPU tests and benches, built with the public API.
+
+``python tests/support/gemm_graphs.py FOLDER`` writes them as graph files, for ``cudnn-aot build``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import cudnn_aot as cudnn
+from cudnn_aot.compiler.formats import graph_json
+from cudnn_aot.compiler.graph.graph import Graph
+
+BF16, HALF, FLOAT = cudnn.data_type.BFLOAT16, cudnn.data_type.HALF, cudnn.data_type.FLOAT
+
+# The shapes that the GEMM bench times beside torch.
+BENCH_SHAPES = (
+    (8192, 8192, 8192),
+    (4096, 4096, 4096),
+    (16384, 4096, 4096),
+    (512, 4096, 4096),
+    (64, 4096, 4096),
+    (128, 256, 128),
+)
+
+
+def graph(name: str, io=BF16, symbols=None) -> Graph:
+    return cudnn.pygraph(
+        name=name,
+        io_data_type=io,
+        intermediate_data_type=FLOAT,
+        compute_data_type=FLOAT,
+        symbols=symbols,
+    )
+
+
+def operand(g: Graph, name: str, rows, columns, batch=1, transposed=False, **fields):
+    """A matrix with contiguous columns, or contiguous rows when ``transposed``."""
+    size = f"{rows}*{columns}"
+    inner = [1, rows] if transposed else [columns, 1]
+    return g.tensor(name=name, dim=[batch, rows, columns], stride=[size, *inner], **fields)
+
+
+def plain(name: str, m, n, k, io=BF16, out=None, batch=1, batch_b=None, symbols=None) -> Graph:
+    g = graph(name, io, symbols)
+    a = operand(g, "A", m, k, batch)
+    b = operand(g, "B", k, n, batch if batch_b is None else batch_b, transposed=True)
+    y = g.matmul(a, b, name="mm")
+    y.set_output(True).set_data_type(out or io)
+    return g
+
+
+def chain(name: str, m, n, k, activation: str, io=BF16, symbols=None) -> Graph:
+    """Row bias, an activation, and a residual matrix."""
+    g = graph(name, io, symbols)
+    a = operand(g, "A", m, k)
+    b = operand(g, "B", k, n, transposed=True)
+    bias = g.tensor(name="bias", dim=[1, 1, n], stride=[n, n, 1])
+    residual = operand(g, "residual", m, n)
+    y = g.bias(g.matmul(a, b, name="mm"), bias)
+    y = g.add(getattr(g, activation)(y), residual)
+    y.set_output(True).set_data_type(io)
+    return g
+
+
+def optional_output(name: str, m, n, k) -> Graph:
+    """The value before the activation is an output that a call may leave out."""
+    g = graph(name)
+    a = operand(g, "A", m, k)
+    b = operand(g, "B", k, n, transposed=True)
+    before = g.matmul(a, b, name="mm")
+    before.set_output(True, optional=True).set_data_type(FLOAT).set_name("before")
+    after = g.relu(before)
+    after.set_output(True).set_data_type(BF16).set_name("after")
+    return g
+
+
+def column_and_scalars(name: str, m, n, k) -> Graph:
+    """A column of factors, a device scalar and a number passed by value."""
+    g = graph(name, HALF)
+    a = operand(g, "A", m, k)
+    b = operand(g, "B", k, n, transposed=True)
+    column = g.tensor(name="column", dim=[1, m, 1], stride=[m, 1, 1], data_type=FLOAT)
+    alpha = g.tensor(name="alpha", dim=[1, 1, 1], stride=[1, 1, 1], data_type=FLOAT)
+    beta = g.tensor(
+        name="beta", dim=[1, 1, 1], stride=[1, 1, 1], data_type=FLOAT, is_pass_by_value=True
+    )
+    y = g.scale(g.mul(g.matmul(a, b, name="mm"), column), alpha)
+    y = g.scale(y, beta)
+    y.set_output(True).set_data_type(HALF)
+    return g
+
+
+def other_majors(name: str, m, n, k, a_transposed: bool, b_transposed: bool) -> Graph:
+    g = graph(name)
+    a = operand(g, "A", m, k, transposed=a_transposed)
+    b = operand(g, "B", k, n, transposed=b_transposed)
+    g.matmul(a, b, name="mm").set_output(True).set_data_type(BF16)
+    return g
+
+
+ANY_M = {"M": {"min": 0, "max": 65536, "hint": 1024}}
+
+TEST_GRAPHS: tuple[Callable[[], Graph], ...] = (
+    lambda: plain("dynamic_m", "M", 512, 256, symbols=ANY_M),
+    lambda: chain("dynamic_m_chain", "M", 1000, 520, "gelu", symbols=ANY_M),
+    lambda: plain("odd_m_n", 201, 333, 264, out=FLOAT),
+    lambda: plain("odd_k", 130, 96, 77),  # no TMA descriptor: the any-stride branch
+    lambda: plain("zero_k", 8, 16, 0, out=FLOAT),
+    lambda: plain("half_batch", 100, 136, 72, io=HALF, batch=5),
+    lambda: plain("broadcast_b", 130, 128, 64, batch=3, batch_b=1),
+    lambda: chain("tanh_half", 257, 384, 128, "gelu_approx_tanh", io=HALF),
+    lambda: chain("swish", 64, 512, 1024, "swish"),
+    lambda: chain("sigmoid_odd_n", 64, 511, 1024, "sigmoid"),
+    lambda: chain("tanh_small", 1, 128, 64, "tanh"),
+    lambda: optional_output("optional_output", 192, 256, 128),
+    lambda: column_and_scalars("column_and_scalars", 150, 256, 128),
+    lambda: plain("split_k", 16, 512, 16384),
+    lambda: other_majors("m_major_n_major", 256, 384, 128, True, False),
+    lambda: other_majors("m_major_k_major", 256, 384, 128, True, True),
+    lambda: other_majors("k_major_n_major", 256, 384, 128, False, False),
+)
+
+
+def bench_graphs() -> list[Graph]:
+    return [plain(f"bench_{m}x{n}x{k}", m, n, k) for m, n, k in BENCH_SHAPES]
+
+
+def main(folder: str) -> None:
+    out = Path(folder)
+    out.mkdir(parents=True, exist_ok=True)
+    for g in [*(make() for make in TEST_GRAPHS), *bench_graphs()]:
+        (out / f"{g.name}.json").write_text(graph_json.dumps(g), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
