@@ -1,0 +1,151 @@
+"""``compile_cached``: from a ``KernelSpec`` to what a store holds for it, compiled at most once."""
+
+from __future__ import annotations
+
+import platform
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cudnn_aot.cache import export, layout
+from cudnn_aot.cache.canonical import sha256_hex
+from cudnn_aot.cache.link import link
+from cudnn_aot.cache.pool import CompilerPool
+from cudnn_aot.cache.reader import StoreReader
+from cudnn_aot.cache.spec import KernelSpec
+from cudnn_aot.cache.writer import StoreWriter
+from cudnn_aot.errors import CompileError, CompileForbiddenError, DamagedError, NotInStoreError
+
+# Called while another builder compiles the kernel: who ("pid 12 on host"), seconds waited so far.
+WaitNotice = Callable[[str, float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelEntry:
+    """A stored kernel.
+
+    Attributes:
+        requirements: what a machine must have: ``gpu_arch``, ``smem_optin_bytes``, ``driver_min``,
+            ``host_triple``, ``host_level``, ``glibc_min``; empty or 0 where nothing is asked.
+        compiled: whether this call compiled it.
+        seconds: that this call took to compile, link and publish; 0 for a hit.
+    """
+
+    key: str
+    symbol: str
+    object_digest: str
+    blob_digest: str
+    blob_bytes: int
+    requirements: Mapping[str, Any]
+    compiled: bool
+    seconds: float
+
+
+def compile_cached(
+    spec: KernelSpec,
+    store: StoreWriter,
+    pool: CompilerPool,
+    forbid: bool = False,
+    wait_notice: WaitNotice | None = None,
+) -> KernelEntry:
+    """What ``store`` holds for ``spec``, compiling and publishing it when it holds nothing whole.
+
+    One compile per key among all builders of a store; different keys overlap. The entry is read
+    back from the store, so it is what a later load sees. Thread-safe.
+
+    Raises:
+        CompileForbiddenError: the kernel is absent or damaged and ``forbid`` is set.
+        CompileError: it does not compile or link, or what came out could not be served.
+        NotReproducibleError: its damaged blob was compiled again and is another object.
+        StoreError: the store cannot be written.
+    """
+    entry = stored_kernel(store.reader, spec.key)
+    if entry is not None:
+        return entry
+    if forbid:
+        raise CompileForbiddenError(
+            f"kernel {spec.template} ({spec.key}) is not in the store and compiling is forbidden: "
+            "unset CUDNN_AOT_FORBID_COMPILE or use a complete store"
+        )
+    _check_host(spec)
+    started = time.perf_counter()
+    with store.lock(f"kernel-{spec.key}", wait_notice):
+        entry = stored_kernel(store.reader, spec.key)
+        if entry is not None:
+            return entry  # the builder that we waited for made it
+        _compile(spec, store, pool)
+    return _reload(store.reader, spec.key, time.perf_counter() - started)
+
+
+def stored_kernel(reader: StoreReader, key: str) -> KernelEntry | None:
+    """The entry of a key if its record and its blob are there and whole."""
+    try:
+        return _reload(reader, key, None)
+    except (NotInStoreError, DamagedError):
+        return None
+
+
+def _reload(reader: StoreReader, key: str, seconds: float | None) -> KernelEntry:
+    record = reader.kernel(key)
+    blob = reader.blob(record["blob"]["sha256"])
+    return KernelEntry(
+        key=key,
+        symbol=record["symbol"],
+        object_digest=record["object"]["sha256"],
+        blob_digest=record["blob"]["sha256"],
+        blob_bytes=len(blob),
+        requirements=record["requirements"],
+        compiled=seconds is not None,
+        seconds=seconds or 0.0,
+    )
+
+
+def _compile(spec: KernelSpec, store: StoreWriter, pool: CompilerPool) -> None:
+    with store.scratch() as folder:
+        made = pool.compile(spec, folder / "kernel.o")
+        compiled = made.path.read_bytes()
+        try:
+            linked = link(
+                made.path,
+                folder / "kernel.so",
+                spec.dsl_flavor,
+                bool(spec.gpu_arch),
+                spec.host_level,
+            )
+        except CompileError as error:
+            raise CompileError(f"kernel {spec.template} ({spec.key[:12]}): {error}") from None
+    blob = store.put_blob(linked.data)
+    store.put_kernel(
+        {
+            "format": layout.FORMAT,
+            "key": spec.key,
+            "spec": spec.canonical(),
+            "symbol": export.SYMBOL,
+            "object": {"sha256": sha256_hex(compiled), "bytes": len(compiled)},
+            "blob": {"sha256": blob, "bytes": len(linked.data)},
+            "requirements": {
+                "gpu_arch": spec.gpu_arch,
+                "smem_optin_bytes": made.smem_bytes,
+                "driver_min": spec.driver_min,
+                "host_triple": spec.host_triple,
+                "host_level": spec.host_level,
+                "glibc_min": linked.glibc_min,
+            },
+        }
+    )
+
+
+def _check_host(spec: KernelSpec) -> None:
+    here = f"{platform.machine()}-linux-gnu" if sys.platform == "linux" else sys.platform
+    if spec.host_triple != here:
+        raise CompileError(
+            f"cannot compile for the host {spec.host_triple!r} on {here!r}: build on such a host"
+        )
+    if spec.host_level not in export.HOST_FEATURES:
+        known = ", ".join(export.HOST_FEATURES)
+        raise CompileError(f"unknown host level {spec.host_level!r}, want one of {known}")
+
+
+__all__ = ["CompilerPool", "KernelEntry", "WaitNotice", "compile_cached", "stored_kernel"]

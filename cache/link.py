@@ -1,0 +1,218 @@
+"""Linking one kernel's object into the shared object that is stored, and judging the result.
+
+A GPU kernel is linked with the DSL's static device runtime and with no library at all: its few
+libc symbols carry no version and bind to whatever libc the process has. A host kernel is linked
+with libm and libc. Both export ``__tvm_ffi_*`` and nothing else. A linked kernel is refused when it
+
+- needs a symbol that the serving runtime does not provide,
+- needs a glibc above ``GLIBC_FLOOR``,
+- holds host instructions above the level that it is stored for.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from cudnn_aot.cache import elf
+from cudnn_aot.cache.toolchain import device_runtime
+from cudnn_aot.errors import CompileError
+
+GLIBC_FLOOR = (2, 28)
+
+_FLAGS = (
+    "-shared",
+    "-nostdlib",
+    "-nostartfiles",
+    "-s",
+    "-Wl,--build-id=none",
+    "-Wl,--gc-sections",
+    "-Wl,--hash-style=gnu",
+    "-Wl,--as-needed",
+    # The device runtime names all of the CUDA runtime; a kernel calls a dozen functions of it.
+    "-Wl,-z,lazy",
+    "-Wl,-z,relro",
+    "-Wl,-z,noexecstack",
+)
+_EXPORTS = "{ global: __tvm_ffi_*; local: *; };\n"
+
+# What a process that serves has: tvm-ffi, the extension module, a CUDA runtime, libc and libm.
+_PROVIDED = re.compile(
+    r"TVMFFI[A-Z]\w*"
+    r"|CuteDSLRT_TVMFFISetRaisedCuda(Launch)?Error"
+    r"|cuda[A-Z]\w*"
+)
+_LIBC = frozenset(
+    "abort calloc fprintf fputs free fwrite malloc memcmp memcpy memmove memset printf puts "
+    "realloc snprintf stderr stdout strcmp strlen strncmp vfprintf".split()
+)
+_LIBM = frozenset(
+    f"{name}{suffix}"
+    for name in (
+        "acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh erf erfc exp exp2 "
+        "expm1 fabs floor fma fmax fmin fmod ldexp lgamma log log10 log1p log2 nearbyint pow rint round "
+        "roundeven sin sincos sinh sqrt tan tanh tgamma trunc"
+    ).split()
+    for suffix in ("", "f")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Linked:
+    """A shared object's bytes and the lowest glibc that has its symbols ("" when none is named)."""
+
+    data: bytes
+    glibc_min: str
+
+
+def link(kernel: Path, output: Path, flavor: str, gpu: bool, host_level: str) -> Linked:
+    """Link the object ``kernel`` into ``output`` and check it.
+
+    The bytes depend on the object, the flags, the linker and the runtime archive: on no path.
+
+    Raises:
+        CompileError: no C compiler, a failed link, or a result that could not be served.
+    """
+    script = output.with_suffix(".map")
+    script.write_text(_EXPORTS)
+    libraries = [str(device_runtime(flavor))] if gpu else ["-lm", "-lc"]
+    _run(
+        [
+            compiler(),
+            *_FLAGS,
+            f"-Wl,--version-script={script}",
+            "-o",
+            str(output),
+            str(kernel),
+            *libraries,
+        ],
+        "link",
+    )
+    data = output.read_bytes()
+    imports = elf.imported_symbols(data)
+    check_symbols(imports, elf.exported_symbols(data), gpu)
+    check_instructions(output, host_level)
+    return Linked(data, _glibc(imports))
+
+
+def compiler() -> str:
+    """The C compiler driver that links: ``CC``, else ``cc``."""
+    name = os.environ.get("CC") or "cc"
+    path = shutil.which(name)
+    if path is None:
+        raise CompileError(f"no C compiler {name!r} to link with: install gcc or clang, or set CC")
+    return path
+
+
+def check_symbols(imports: list[elf.Import], exports: list[str], gpu: bool) -> None:
+    """Refuse what a serving process could not resolve."""
+    allowed = _LIBC if gpu else _LIBC | _LIBM
+    missing = sorted(
+        symbol.name
+        for symbol in imports
+        if symbol.name not in allowed
+        and not (_PROVIDED.fullmatch(symbol.name) and (gpu or not symbol.name.startswith("cuda")))
+    )
+    if missing:
+        raise CompileError(
+            f"the linked kernel needs {', '.join(missing)}, which no serving process provides"
+        )
+    foreign = sorted(name for name in exports if not name.startswith("__tvm_ffi_"))
+    if foreign or not exports:
+        got = ", ".join(foreign) or "nothing"
+        raise CompileError(f"the linked kernel exports {got}, want only __tvm_ffi_ symbols")
+    floor = "GLIBC_" + ".".join(map(str, GLIBC_FLOOR))
+    for symbol in imports:
+        if symbol.version and _version(symbol.version) > GLIBC_FLOOR:
+            raise CompileError(
+                f"the linked kernel needs {symbol.name}@{symbol.version}, want {floor} or older: "
+                "build on an older distribution"
+            )
+
+
+def _glibc(imports: list[elf.Import]) -> str:
+    versions = [_version(symbol.version) for symbol in imports if symbol.version]
+    return ".".join(map(str, max(versions))) if versions else ""
+
+
+def _version(text: str) -> tuple[int, ...]:
+    """``"GLIBC_2.27"`` -> (2, 27); anything else counts as too new."""
+    match = re.fullmatch(r"GLIBC_(\d+(?:\.\d+)*)", text)
+    return tuple(map(int, match.group(1).split("."))) if match else (999,)
+
+
+# The assembler knows which instructions a level has; extensions are named as gas names them.
+_V2 = "+cmpxchg16b+fxsr+popcnt+sse4.2+ssse3"
+_V3 = _V2 + "+avx2+bmi+bmi2+f16c+fma+lzcnt+movbe+xsave"
+_V4 = _V3 + "+avx512f+avx512bw+avx512cd+avx512dq+avx512vl"
+_GAS_LEVELS = {
+    "x86-64": "generic64+fxsr",
+    "x86-64-v2": "generic64" + _V2,
+    "x86-64-v3": "generic64" + _V3,
+    "x86-64-v4": "generic64" + _V4,
+}
+_INSTRUCTION = re.compile(r"^\s*[0-9a-f]+:\t(?P<text>[^#<]+)", re.MULTILINE)
+_REFUSED = re.compile(r"`(?P<text>[^`']+)' is (?:not supported on|only supported)")
+
+
+def check_instructions(library: Path, level: str) -> None:
+    """Assemble every distinct host instruction again with an assembler restricted to ``level``.
+
+    Only "not supported" is a verdict: text that the assembler does not take back says nothing.
+    Without binutils nothing is checked; the code generator was told the level in any case.
+    """
+    tools = instruction_tools()
+    if tools is None or level not in _GAS_LEVELS:
+        return
+    disassembler, assembler = tools
+    listing = _run([disassembler, "-d", "--no-show-raw-insn", str(library)], "disassemble")
+    texts = sorted({match.group("text").strip() for match in _INSTRUCTION.finditer(listing)})
+    if "(bad)" in texts:
+        raise CompileError(
+            "the linked kernel holds instructions that the disassembler does not know"
+        )
+    done = subprocess.run(
+        [assembler, f"-march={_GAS_LEVELS[level]}", "-o", os.devnull, "-"],
+        input="\n".join(texts) + "\n",
+        capture_output=True,
+        text=True,
+        env={**os.environ, "LC_ALL": "C"},
+    )
+    refused = sorted({match.group("text") for match in _REFUSED.finditer(done.stderr)})
+    if refused:
+        raise CompileError(
+            f"the linked kernel holds {', '.join(refused[:5])}, which {level} does not have"
+        )
+
+
+@lru_cache(maxsize=1)
+def instruction_tools() -> tuple[str, str] | None:
+    """objdump and as of binutils, or None."""
+    found = [shutil.which(name) for name in ("objdump", "as")]
+    for path in found:
+        if path is None:
+            return None
+        version = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
+        if "GNU" not in version.stdout:
+            return None
+    return str(found[0]), str(found[1])
+
+
+def _run(command: list[str], what: str) -> str:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"}
+        )
+    except OSError as error:
+        raise CompileError(f"cannot {what} with {command[0]}: {error.strerror}") from None
+    if done.returncode != 0:
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        reason = next((line for line in lines if "error" in line or "undefined" in line), None)
+        reason = reason or (lines[0] if lines else f"exit code {done.returncode}")
+        raise CompileError(f"cannot {what} with {command[0]}: {reason.strip()}")
+    return done.stdout
