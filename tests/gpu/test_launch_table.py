@@ -1,4 +1,6 @@
-"""The hard cases of a launch table, on a device: several steps, branches, absent operands, capture."""
+"""The hard cases of a launch table, on a device: several steps, branches, absent operands,
+capture.
+"""
 
 from __future__ import annotations
 

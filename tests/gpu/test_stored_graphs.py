@@ -1,4 +1,6 @@
-"""Every graph of the store is right on the device: random data, poisoned outputs, fp32 reference."""
+"""Every graph of the store is right on the device: random data, poisoned outputs, fp32
+reference.
+"""
 
 from __future__ import annotations
 

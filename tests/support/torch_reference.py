@@ -1,4 +1,6 @@
-"""A graph's results from torch in fp32 on the GPU: an oracle that shares nothing with the kernels."""
+"""A graph's results from torch in fp32 on the GPU: an oracle that shares nothing with the
+kernels.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +102,9 @@ def reference(graph: Graph, bound: dict[int, Any]) -> dict[int, torch.Tensor]:
 
 
 def assert_close(graph: Graph, bound: dict[int, Any]) -> None:
-    """Every bound output equals the reference within the tolerance of its dtype; NaN never passes."""
+    """Every bound output equals the reference within the tolerance of its dtype; NaN never
+    passes.
+    """
     torch.backends.cuda.matmul.allow_tf32 = False
     expected = reference(graph, bound)
     for tensor in graph.outputs():
