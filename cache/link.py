@@ -16,10 +16,10 @@ import re
 import shutil
 import subprocess
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 from cudnn_aot.cache import elf
+from cudnn_aot.cache.instructions import C_LOCALE, check_instructions
 from cudnn_aot.cache.toolchain import device_runtime
 from cudnn_aot.errors import CompileError
 
@@ -55,8 +55,8 @@ _LIBM = frozenset(
     f"{name}{suffix}"
     for name in (
         "acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh erf erfc exp exp2 "
-        "expm1 fabs floor fma fmax fmin fmod ldexp lgamma log log10 log1p log2 nearbyint pow rint round "
-        "roundeven sin sincos sinh sqrt tan tanh tgamma trunc"
+        "expm1 fabs floor fma fmax fmin fmod ldexp lgamma log log10 log1p log2 nearbyint pow rint "
+        "round roundeven sin sincos sinh sqrt tan tanh tgamma trunc"
     ).split()
     for suffix in ("", "f")
 )
@@ -146,68 +146,9 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(map(int, match.group(1).split("."))) if match else (999,)
 
 
-# The assembler knows which instructions a level has; extensions are named as gas names them.
-_V2 = "+cmpxchg16b+fxsr+popcnt+sse4.2+ssse3"
-_V3 = _V2 + "+avx2+bmi+bmi2+f16c+fma+lzcnt+movbe+xsave"
-_V4 = _V3 + "+avx512f+avx512bw+avx512cd+avx512dq+avx512vl"
-_GAS_LEVELS = {
-    "x86-64": "generic64+fxsr",
-    "x86-64-v2": "generic64" + _V2,
-    "x86-64-v3": "generic64" + _V3,
-    "x86-64-v4": "generic64" + _V4,
-}
-_INSTRUCTION = re.compile(r"^\s*[0-9a-f]+:\t(?P<text>[^#<]+)", re.MULTILINE)
-_REFUSED = re.compile(r"`(?P<text>[^`']+)' is (?:not supported on|only supported)")
-
-
-def check_instructions(library: Path, level: str) -> None:
-    """Assemble every distinct host instruction again with an assembler restricted to ``level``.
-
-    Only "not supported" is a verdict: text that the assembler does not take back says nothing.
-    Without binutils nothing is checked; the code generator was told the level in any case.
-    """
-    tools = instruction_tools()
-    if tools is None or level not in _GAS_LEVELS:
-        return
-    disassembler, assembler = tools
-    listing = _run([disassembler, "-d", "--no-show-raw-insn", str(library)], "disassemble")
-    texts = sorted({match.group("text").strip() for match in _INSTRUCTION.finditer(listing)})
-    if "(bad)" in texts:
-        raise CompileError(
-            "the linked kernel holds instructions that the disassembler does not know"
-        )
-    done = subprocess.run(
-        [assembler, f"-march={_GAS_LEVELS[level]}", "-o", os.devnull, "-"],
-        input="\n".join(texts) + "\n",
-        capture_output=True,
-        text=True,
-        env={**os.environ, "LC_ALL": "C"},
-    )
-    refused = sorted({match.group("text") for match in _REFUSED.finditer(done.stderr)})
-    if refused:
-        raise CompileError(
-            f"the linked kernel holds {', '.join(refused[:5])}, which {level} does not have"
-        )
-
-
-@lru_cache(maxsize=1)
-def instruction_tools() -> tuple[str, str] | None:
-    """objdump and as of binutils, or None."""
-    found = [shutil.which(name) for name in ("objdump", "as")]
-    for path in found:
-        if path is None:
-            return None
-        version = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
-        if "GNU" not in version.stdout:
-            return None
-    return str(found[0]), str(found[1])
-
-
 def _run(command: list[str], what: str) -> str:
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"}
-        )
+        done = subprocess.run(command, capture_output=True, text=True, env=C_LOCALE)
     except OSError as error:
         raise CompileError(f"cannot {what} with {command[0]}: {error.strerror}") from None
     if done.returncode != 0:

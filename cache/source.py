@@ -15,6 +15,7 @@ import hashlib
 import importlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from cudnn_aot.errors import CompileError
@@ -80,7 +81,7 @@ def source_closure(template: str) -> SourceClosure:
         (_STEP, step),
         *sorted((_relative(name), path) for name, path in found.items()),
     ]:
-        digest.update(f"{label}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+        digest.update(f"{label}\0{_scan(*_version(path)).digest}\n".encode())
     return SourceClosure(
         tuple(sorted(found.items())), tuple(sorted(packages.values())), digest.hexdigest()
     )
@@ -133,19 +134,45 @@ def _empty(path: Path) -> Path:
 def _imports(name: str, path: Path) -> Iterator[str]:
     """Project modules imported anywhere in a module, as full names of modules that exist."""
     try:
-        tree = ast.parse(path.read_bytes(), filename=path.name)
+        statements = _scan(*_version(path)).imports
     except SyntaxError as error:
         raise CompileError(f"{_relative(name)}:{error.lineno}: {error.msg}") from None
-    for node in ast.walk(tree):
+    for level, module, names in statements:
+        if level:
+            above = name.split(".")[:-level]
+            module = ".".join([*above, module] if module else above)
+        if _is_project(module):
+            yield from (_module_of(module, attribute) for attribute in names) if names else [module]
+
+
+@dataclass(frozen=True, slots=True)
+class _Scanned:
+    digest: str
+    imports: tuple[tuple[int, str, tuple[str, ...]], ...]  # level, module, names imported from it
+
+
+def _version(path: Path) -> tuple[Path, int, int, int]:
+    status = path.stat()
+    return path, status.st_mtime_ns, status.st_size, status.st_ino
+
+
+@lru_cache(maxsize=512)
+def _scan(path: Path, *version: int) -> _Scanned:
+    """A file's digest and imports; parsed once per version of it, since plans ask often."""
+    text = path.read_bytes()
+    found: list[tuple[int, str, tuple[str, ...]]] = []
+    for node in ast.walk(ast.parse(text, filename=path.name)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if _is_project(alias.name))
+            found += [(0, alias.name, ()) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            module = node.module or ""
-            if node.level:
-                above = name.split(".")[: -node.level]
-                module = ".".join([*above, module] if module else above)
-            if _is_project(module):
-                yield from (_module_of(module, alias.name) for alias in node.names)
+            names = tuple(alias.name for alias in node.names)
+            found.append((node.level, node.module or "", names))
+    return _Scanned(hashlib.sha256(text).hexdigest(), tuple(found))
+
+
+def forget_scans() -> None:
+    """Read every file again, whatever its time says."""
+    _scan.cache_clear()
 
 
 def _is_project(module: str) -> bool:

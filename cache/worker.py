@@ -38,6 +38,7 @@ from cudnn_aot.cache.source import (
     PROJECT,
     RECIPES,
     SourceClosure,
+    forget_scans,
     recipe_folders,
     source_closure,
     split_template,
@@ -155,6 +156,7 @@ def one_line(error: BaseException) -> str:
 
 
 def _current_closure(job: Mapping[str, Any]) -> SourceClosure:
+    forget_scans()
     closure = source_closure(job["template"])
     if closure.digest != job["source_digest"]:
         raise CompileError("its sources changed since it was planned: build again")

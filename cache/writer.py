@@ -52,6 +52,7 @@ class StoreWriter:
         self._mutex = threading.Lock()
         self._session: session.BuildSession | None = None
         self._touched = False
+        self._closed = False
         self._epoch = source_date_epoch()
         if not (self.path / layout.STORE_FILE).exists():
             self._create(create)
@@ -140,7 +141,7 @@ class StoreWriter:
     def close(self) -> None:
         """Settle folder times and leave; the last builder removes locks and staging."""
         with self._mutex:
-            mine, self._session = self._session, None
+            mine, self._session, self._closed = self._session, None, True
         if mine is not None:
             mine.close()
         if self._touched and self.path.is_dir():
@@ -183,6 +184,8 @@ class StoreWriter:
 
     def _building(self) -> session.BuildSession:
         with self._mutex:
+            if self._closed:
+                raise StoreError(f"the store {str(self.path)!r} was closed by its builder")
             if self._session is None:
                 self._session = session.BuildSession(self.path)
                 self._touched = True
