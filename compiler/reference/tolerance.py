@@ -1,0 +1,95 @@
+"""How far a right result may lie from the reference, and why.
+
+For operands such as `random_operands` makes, where results are of order one:
+
+- the last rounding: reference and kernel may round a value near the middle of two neighbours apart,
+  one step of the data type, which `relative` allows;
+- fp32 accumulation of K products in another order, with a tensor core that truncates: an error that
+  grows as sqrt(K) steps of fp32, which `absolute` allows with a factor for the epilogue's slope;
+- a port inside the graph that is narrower than fp32: one step of that type at magnitude 4, which
+  cancellation may leave standing, so it adds to `absolute`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cudnn_aot.compiler.graph.dtypes import DTYPES
+from cudnn_aot.compiler.graph.enums import data_type
+from cudnn_aot.compiler.graph.extents import evaluate
+from cudnn_aot.compiler.graph.graph import Graph
+from cudnn_aot.compiler.graph.node import Node
+from cudnn_aot.compiler.graph.tensor import Tensor
+
+_ACCUMULATION = 2.0**-20  # 16 steps of fp32 per sqrt(K)
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """``|got - want| <= absolute + relative * |want|``."""
+
+    relative: float
+    absolute: float
+
+    def error(self, got: Any, want: Any) -> float:
+        """The worst error in units of the tolerance: right up to 1, infinite for a stray NaN."""
+        got, want = np.asarray(got, np.float64), np.asarray(want, np.float64)
+        if got.shape != want.shape:
+            return float("inf")
+        if not got.size:
+            return 0.0
+        with np.errstate(invalid="ignore"):
+            error = np.abs(got - want) / (self.absolute + self.relative * np.abs(want))
+        same = (got == want) | (np.isnan(got) & np.isnan(want))
+        error = np.where(same, 0.0, np.where(np.isnan(error), np.inf, error))
+        return float(error.max())
+
+
+def step(dtype: data_type) -> float:
+    """Distance of two neighbours at 1 (0 for integers)."""
+    facts = DTYPES[dtype]
+    return 2.0 ** (1 - facts.significand_bits) if facts.is_float else 0.0
+
+
+def tolerance(dtype: data_type, k: int) -> Tolerance:
+    """Tolerance of an output of `dtype` behind a matmul over `k` products."""
+    relative = max(step(dtype), 4 * step(data_type.FLOAT))
+    return Tolerance(relative, _ACCUMULATION * max(k, 1) ** 0.5)
+
+
+def tolerances(graph: Graph, symbols: Mapping[str, int] | None = None) -> dict[int, Tolerance]:
+    """Tolerance of every output of `graph` by uid."""
+    graph.validate()
+    result = {}
+    for output in graph.outputs():
+        assert output.data_type is not None
+        nodes = _upstream(graph, output)
+        k = sum(
+            evaluate(node.inputs["A"].dim[-1], symbols or {})
+            for node in nodes
+            if node.op == "matmul"
+        )
+        base = tolerance(output.data_type, k)
+        inner = [
+            step(tensor.data_type)
+            for node in nodes
+            for tensor in node.outputs.values()
+            if tensor is not output and tensor.data_type is not None
+        ]
+        narrow = sum(width for width in inner if width > step(data_type.FLOAT))
+        result[output.uid] = Tolerance(base.relative + 2 * narrow, base.absolute + 4 * narrow)
+    return result
+
+
+def _upstream(graph: Graph, tensor: Tensor) -> list[Node]:
+    """Every node that `tensor` is computed by."""
+    wanted, nodes = {id(tensor)}, []
+    for node in reversed(graph.nodes):
+        if any(id(result) in wanted for result in node.outputs.values()):
+            nodes.append(node)
+            wanted.update(id(operand) for operand in node.inputs.values())
+    return nodes
