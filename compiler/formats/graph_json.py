@@ -236,7 +236,7 @@ def _tensor(graph: Graph, tensor: Tensor) -> dict[str, Any]:
             row[field] = True
     if tensor.pass_by_value is not None:
         row["pass_by_value"] = tensor.pass_by_value
-    if tensor.scalar_type is not None:
+    if tensor.scalar_type not in (None, scalar_type.RUNTIME_PARAM):
         row["scalar_type"] = tensor.scalar_type.name
     if tensor.alignment_value != 1:
         row["alignment_value"] = tensor.alignment_value

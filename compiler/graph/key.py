@@ -16,6 +16,7 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
+from cudnn_aot.compiler.graph.enums import scalar_type
 from cudnn_aot.compiler.graph.extents import extent_json
 from cudnn_aot.compiler.graph.node import Node
 from cudnn_aot.compiler.graph.tensor import Tensor
@@ -78,7 +79,7 @@ def _tensor_facts(tensor: Tensor) -> dict[str, Any]:
         "is_optional": tensor.is_optional,
         "is_pass_by_value": tensor.is_pass_by_value,
         "pass_by_value": tensor.pass_by_value,
-        "scalar_type": tensor.scalar_type.name if tensor.scalar_type else None,
+        "is_constant": tensor.scalar_type is scalar_type.COMPILE_TIME_CONST,
     }
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from cudnn_aot.compiler.graph.dtypes import DTYPES
+from cudnn_aot.compiler.graph.enums import scalar_type
 from cudnn_aot.compiler.graph.extents import (
     INT64_MAX,
     Extent,
@@ -43,6 +44,10 @@ def check_structure(graph: Graph) -> None:
             raise InvalidGraphError(f"{tensor} is optional, but only an output can be")
         if tensor.is_pass_by_value and (is_produced or tensor.is_virtual):
             raise InvalidGraphError(f"{tensor} is pass-by-value, but only an input can be")
+        if tensor.scalar_type is not None and not tensor.is_pass_by_value:
+            raise InvalidGraphError(f"{tensor} has a scalar_type but is not pass-by-value")
+        if tensor.scalar_type is scalar_type.COMPILE_TIME_CONST and tensor.pass_by_value is None:
+            raise InvalidGraphError(f"{tensor} is a compile-time constant without a pass_by_value")
         if tensor.pass_by_value is not None:
             if not tensor.is_pass_by_value:
                 raise InvalidGraphError(f"{tensor} has a pass_by_value but is not pass-by-value")
