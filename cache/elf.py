@@ -65,7 +65,7 @@ def _text(data: bytes, offset: int) -> str:
 def _dynamic(data: bytes) -> dict[int, int]:
     for kind, _, offset, size, _ in _sections(data):
         if kind == _SHT_DYNAMIC:
-            return dict(struct.iter_unpack("<QQ", data[offset : offset + size]))  # type: ignore[arg-type]
+            return dict(struct.iter_unpack("<QQ", data[offset : offset + size]))
     return {}
 
 

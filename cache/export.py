@@ -90,8 +90,7 @@ def _pin_host(module: Any, level: str) -> None:
     A function that names its processor and features is compiled for them; the code generator's
     default is the processor that it runs on.
     """
-    from cutlass._mlir import ir
-
+    ir: Any = importlib.import_module("cutlass._mlir.ir")
     features = ",".join(f'"+{feature}"' for feature in HOST_FEATURES[level])
     with module.context, ir.Location.unknown():
         processor = ir.StringAttr.get(level)

@@ -59,8 +59,8 @@ class Guard:
         self.violation: str | None = None
         self._files: frozenset[str] | None = None
         self._modules: frozenset[str] = frozenset()
-        folders = {os.path.realpath(folder) for folder in [*cudnn_aot.__path__, *recipe_folders()]}
-        prefixes = {os.path.realpath(prefix) for prefix in (sys.prefix, sys.base_prefix)}
+        folders = {_real(folder) for folder in [*cudnn_aot.__path__, *recipe_folders()]}
+        prefixes = {_real(prefix) for prefix in (sys.prefix, sys.base_prefix)}
         # A virtual environment inside a checkout is not the project.
         self._roots = [
             (f"{folder}{os.sep}", [f"{p}{os.sep}" for p in prefixes if _within(p, folder)])
@@ -76,8 +76,8 @@ class Guard:
         self.violation = None
         self._modules = frozenset(packages | {name for name, _ in closure.modules})
         # Error messages quote the lines of the two files that call the template.
-        calling = (__file__, export.__file__)
-        self._files = frozenset(map(os.path.realpath, (*closure.files, *calling, output)))
+        calling = (Path(__file__), Path(export.__file__))
+        self._files = frozenset(_real(path) for path in (*closure.files, *calling, output))
 
     def stop(self) -> None:
         self._files = None
@@ -91,7 +91,7 @@ class Guard:
             return
         if event == "open":
             if isinstance(args[0], (str, bytes)):
-                self._check_file(os.path.realpath(os.fsdecode(args[0])))
+                self._check_file(_real(os.fsdecode(args[0])))
         elif event == "import":
             name = args[0]
             if name.startswith(f"{PROJECT}.") and name not in self._modules:
@@ -110,6 +110,10 @@ class Guard:
     def _refuse(self, what: str) -> None:
         self.violation = f"the kernel {what}, which its source digest does not cover"
         raise CompileError(self.violation)
+
+
+def _real(path: str | Path) -> str:
+    return os.path.realpath(path)
 
 
 def _within(path: str, folder: str) -> bool:
@@ -171,11 +175,11 @@ def _forget_recipes() -> None:
 
 
 def _check_loaded(closure: SourceClosure) -> None:
-    files = {os.path.realpath(path) for path in closure.files}
+    files = {_real(path) for path in closure.files}
     for name, module in list(sys.modules.items()):
         if name.startswith(f"{RECIPES}."):
             file = getattr(module, "__file__", None)
-            if file is None or os.path.realpath(file) not in files:
+            if file is None or _real(file) not in files:
                 raise CompileError(f"the kernel loaded {name}, which its source digest leaves out")
 
 
