@@ -1,0 +1,80 @@
+import itertools
+import subprocess
+import sys
+
+import pytest
+
+from cudnn_aot.compiler.planning import manifest
+from cudnn_aot.compiler.planning.knobs import knob_type, plan_name
+
+
+def test_blocks_of_ids_are_disjoint_and_every_id_decodes():
+    bases = sorted(family.base_id for family in manifest.FAMILIES)
+    assert bases[0] >= manifest.FIRST_ENGINE_ID
+    assert all(b - a >= manifest.FAMILY_BLOCK for a, b in itertools.pairwise(bases))
+    for family in manifest.FAMILIES:
+        offsets = [slot.offset for slot in family.engines]
+        assert len(set(offsets)) == len(offsets)
+        assert all(0 <= offset < manifest.FAMILY_BLOCK for offset in offsets)
+        for slot in family.engines:
+            assert manifest.engine_for_id(family.engine_id(slot)) == (family, slot)
+    with pytest.raises(KeyError):
+        manifest.engine_for_id(19_999)
+
+
+def test_recorded_ids_do_not_move():
+    ids = {s.name: f.engine_id(s) for f in manifest.FAMILIES for s in f.engines}
+    assert ids["gemm.sm90.persistent"] == 20_000
+    assert ids["gemm.host.blocked"] == 20_001
+
+
+def test_every_named_hook_resolves_and_engines_carry_their_slots_name():
+    for family in manifest.FAMILIES:
+        assert callable(manifest.resolve(family.analyzer))
+        assert callable(manifest.resolve(family.heuristics))
+        for slot in family.engines:
+            assert manifest.resolve(slot.factory)().name == slot.name
+
+
+def test_a_family_is_named_by_its_anchor_alone():
+    assert manifest.family_for(["matmul", "relu", "add"]).name == "gemm"
+    assert manifest.family_for(["relu"]) is None
+    assert manifest.family_for([]) is None
+
+
+def test_a_graph_that_names_two_families_belongs_to_none(monkeypatch):
+    other = manifest.Family("conv", 20_100, ("conv_fprop",), "", "", ())
+    monkeypatch.setattr(manifest, "FAMILIES", (*manifest.FAMILIES, other))
+    assert manifest.family_for(["conv_fprop", "relu"]) is other
+    assert manifest.family_for(["conv_fprop", "matmul"]) is None
+
+
+def test_classifying_imports_no_recipe():
+    code = (
+        "import sys; from cudnn_aot.compiler.planning import manifest\n"
+        "manifest.family_for(['matmul']); manifest.engine_for_id(20000)\n"
+        "heavy = ('cudnn_aot.recipes', 'cutlass', 'numpy')\n"
+        "bad = [m for m in sys.modules if m.startswith(heavy)]\n"
+        "sys.exit(repr(bad) if bad else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_knobs_keep_the_numbers_that_programs_recorded():
+    numbers = {knob.name: knob.value for knob in knob_type}
+    assert numbers == {
+        "TILEK": 6,
+        "SPLIT_K_SLC": 9,
+        "TILE_CGA_M": 14,
+        "TILE_CGA_N": 15,
+        "TILE_M": 26,
+        "TILE_N": 27,
+    }
+
+
+def test_plan_names_are_stable():
+    assert plan_name("gemm.sm90.persistent", (("TILE_N", 256), ("TILEK", 64))) == (
+        "gemm.sm90.persistent[TILEK=64, TILE_N=256]"
+    )
+    assert plan_name("gemm.host.blocked", ()) == "gemm.host.blocked"

@@ -1,0 +1,317 @@
+"""The GEMM family without a compiler: facts, capability rows, ranking, and what a lowering says."""
+
+from __future__ import annotations
+
+import json
+
+import gemm_graphs
+import pytest
+from table_model import declared
+
+import cudnn_aot as cudnn
+from cudnn_aot import _native
+from cudnn_aot.compiler.planning import plan as planning
+from cudnn_aot.compiler.planning.engine import Refusal
+from cudnn_aot.compiler.planning.plan import plan_graph, plan_key
+from cudnn_aot.compiler.target.target import load_target
+from cudnn_aot.errors import cudnnGraphNotSupportedError
+from cudnn_aot.recipes.gemm.facts import analyze
+from cudnn_aot.recipes.gemm.heuristics import modelled_cycles, rank_sm90
+
+H200, CPU = load_target("h200"), load_target("cpu")
+BF16, FLOAT = cudnn.data_type.BFLOAT16, cudnn.data_type.FLOAT
+
+
+def facts_of(graph):
+    graph.freeze()
+    facts = analyze(graph)
+    assert not isinstance(facts, Refusal), facts.reason
+    return facts
+
+
+def branches(plan):
+    return {name: [s["step"] for s in b["steps"]] for name, b in plan.table["branches"].items()}
+
+
+# --- facts ---------------------------------------------------------------------------------------
+
+
+def test_facts_of_a_chain():
+    facts = facts_of(gemm_graphs.chain("g", 64, 512, 1024, "swish"))
+    assert (facts.m, facts.n, facts.k, facts.batch) == (64, 512, 1024, (1,))
+    assert [(operand.name, kind) for operand, kind in facts.epilogue.inputs] == [
+        ("bias", "row"),
+        ("residual", "full"),
+    ]
+    assert [(node.op, node.args) for node in facts.epilogue.nodes] == [
+        ("bias", (0, 1)),
+        ("swish", (3,)),
+        ("add", (4, 2)),
+        ("cast", (5,)),
+    ]
+    (output,) = facts.epilogue.outputs
+    assert output[1] == 6
+
+
+def test_a_tensor_rounds_what_is_read_through_it():
+    """An intermediate of a narrow type is rounded once, for its consumers and as an output."""
+    g = gemm_graphs.graph("g")
+    a, b = gemm_graphs.operand(g, "A", 64, 64), gemm_graphs.operand(g, "B", 64, 64)
+    middle = g.matmul(a, b).set_output(True).set_data_type(BF16)
+    g.relu(middle).set_output(True).set_data_type(FLOAT)
+    facts = facts_of(g)
+    assert [(node.op, node.args) for node in facts.epilogue.nodes] == [
+        ("cast", (0,)),
+        ("relu", (1,)),
+    ]
+    assert [value for _, value in facts.epilogue.outputs] == [1, 2]
+
+
+def test_facts_do_not_depend_on_the_order_or_names_of_nodes():
+    def build(swap):
+        g = gemm_graphs.graph("x" if swap else "y")
+        a = gemm_graphs.operand(g, "A" if swap else "left", 32, 64)
+        b = gemm_graphs.operand(g, "B", 64, 48)
+        c = g.matmul(a, b)
+        first, second = (g.tanh, g.sigmoid) if swap else (g.sigmoid, g.tanh)
+        results = {f.__name__: f(c) for f in (first, second)}
+        by_op = {n.op: n.outputs["OUT_0"] for n in g.nodes if n.op != "matmul"}
+        assert results
+        by_op["tanh"].set_output(True).set_uid(50)
+        by_op["sigmoid"].set_output(True).set_uid(60)
+        return facts_of(g)
+
+    one, two = build(True), build(False)
+    assert one.epilogue.nodes == two.epilogue.nodes
+    assert [v for _, v in one.epilogue.outputs] == [v for _, v in two.epilogue.outputs]
+
+
+@pytest.mark.parametrize(
+    ("dim", "kind"),
+    [
+        ([1, 96, 80], "full"),
+        ([1, 1, 80], "row"),
+        ([80], "row"),
+        ([1, 96, 1], "col"),
+        ([1, 1, 1], "scalar"),
+        ([2, 96, 80], "full"),
+        ([2, 1, 1], "scalar"),
+    ],
+)
+def test_broadcast_kinds(dim, kind):
+    g = gemm_graphs.graph("g")
+    c = g.matmul(gemm_graphs.operand(g, "A", 96, 64, 2), gemm_graphs.operand(g, "B", 64, 80, 2))
+    g.add(c, g.tensor(name="extra", dim=dim)).set_output(True)
+    ((_, got),) = facts_of(g).epilogue.inputs
+    assert got == kind
+
+
+def two_matmuls(g, a, b):
+    return g.mul(g.matmul(a, b), g.matmul(a, gemm_graphs.operand(g, "B2", 64, 80)))
+
+
+@pytest.mark.parametrize(
+    ("build", "reason"),
+    [
+        (two_matmuls, "has 2 matmuls"),
+        (lambda g, a, b: g.matmul(g.relu(a), b), "A of 'matmul.0' is computed by a node"),
+        (lambda g, a, b: g.matmul(a, b, padding=1.0), "has padding 1.0"),
+    ],
+    ids=["two-matmuls", "prologue", "padding"],
+)
+def test_what_is_no_matmul_then_pointwise_is_declined_with_its_reason(build, reason):
+    g = gemm_graphs.graph("g")
+    a, b = gemm_graphs.operand(g, "A", 96, 64), gemm_graphs.operand(g, "B", 64, 80)
+    build(g, a, b).set_output(True)
+    with pytest.raises(cudnnGraphNotSupportedError) as declined:
+        plan_graph(g, H200)
+    assert reason in str(declined.value)
+    assert declined.value.reasons
+
+
+# --- capability rows -----------------------------------------------------------------------------
+
+
+def test_a_decline_names_every_engine():
+    g = gemm_graphs.plain("g", 64, 64, 64, io=FLOAT)
+    with pytest.raises(cudnnGraphNotSupportedError) as declined:
+        plan_graph(g, H200)
+    text = str(declined.value)
+    assert "gemm.sm90.persistent: dtype FLOAT is not in BFLOAT16/HALF" in text
+    assert "gemm.host.blocked: target h200 is a cuda target, want cpu" in text
+    assert plan_graph(gemm_graphs.plain("g", 64, 64, 64, io=FLOAT), CPU).engine_name == (
+        "gemm.host.blocked"
+    )
+
+
+def test_batch_axes_that_do_not_merge_are_declined():
+    g = gemm_graphs.graph("g")
+    a = g.tensor(name="A", dim=[2, 3, 32, 64])
+    b = g.tensor(name="B", dim=[1, 3, 64, 32])
+    g.matmul(a, b).set_output(True)
+    with pytest.raises(cudnnGraphNotSupportedError, match="broadcast over some batch axes"):
+        plan_graph(g, CPU)
+
+
+def test_batch_axes_that_merge_are_one_axis_and_checked_at_the_call():
+    g = gemm_graphs.graph("g")
+    a = g.tensor(name="A", dim=[2, 3, 32, 64])
+    b = g.tensor(name="B", dim=[2, 3, 64, 32])
+    g.matmul(a, b).set_output(True)
+    plan = plan_graph(g, CPU)
+    view = plan.table["branches"]["blocked"]["steps"][0]["args"][0]
+    assert view["dim"] == [32, 64, 6]
+    assert view["stride"][2] == ["stride", 1, 1]
+    assert [(c["rule"], c["operand"]) for c in plan.table["checks"]] == [
+        ("equal", 1), ("equal", 2), ("equal", 3),
+    ]  # fmt: skip
+
+
+# --- lowering ------------------------------------------------------------------------------------
+
+
+def test_every_test_graph_lowers_to_a_table_that_the_executor_parses():
+    for make in gemm_graphs.TEST_GRAPHS:
+        for target in (H200, CPU):
+            plan = plan_graph(make(), target)
+            _native.Plan(json.loads(json.dumps(plan.table)), None)
+            steps = [s for b in plan.table["branches"].values() for s in b["steps"]]
+            used = {s["kernel"] for s in steps if s["step"] == "kernel"}
+            assert used == set(range(len(plan.kernels)))
+
+
+def test_one_kernel_per_layout_class_not_per_shape():
+    keys = {
+        frozenset(spec.key for spec in plan_graph(gemm_graphs.plain("g", m, n, k), CPU).kernels)
+        for m, n, k in ((64, 64, 64), (1, 4096, 4096), (100, 200, 300))
+    }
+    assert len(keys) == 1
+    big = plan_graph(gemm_graphs.plain("g", 8192, 8192, 8192), H200)
+    other = plan_graph(gemm_graphs.plain("g", 16384, 4096, 4096), H200)
+    assert big.knobs == other.knobs
+    assert [s.key for s in big.kernels] == [s.key for s in other.kernels]
+
+
+def test_branches_of_a_dynamic_graph():
+    graph = gemm_graphs.chain("g", "M", 1000, 520, "gelu", symbols={"M": {"min": 0, "max": 4096}})
+    plan = plan_graph(graph, H200)
+    assert branches(plan) == {"empty": [], "tma": ["kernel"], "any_stride": ["kernel"]}
+    table, out = plan.table, max(o["uid"] for o in plan.table["operands"])
+    for m in (1, 7, 64, 4096):
+        assert declared(table, {"M": m}).branch(table) == "tma"
+        for uid in (1, 2, out):
+            call = declared(table, {"M": m}, **{f"u{uid}": {"address": (1 << 20) + 2}})
+            assert call.branch(table) == "any_stride"
+    assert declared(table, {"M": 0}).branch(table) == "empty"
+    odd_pitch = {"u1": {"stride": (521 * 8, 521, 1)}}
+    assert declared(table, {"M": 8}, **odd_pitch).branch(table) == "any_stride"
+    padded_pitch = {"u1": {"stride": (528 * 8, 528, 1)}}
+    assert declared(table, {"M": 8}, **padded_pitch).branch(table) == "tma"
+    strided = {"u1": {"stride": (1040 * 8, 1040, 2)}}
+    assert declared(table, {"M": 8}, **strided).branch(table) == "any_stride"
+
+
+def test_what_tma_can_never_take_has_no_tma_branch():
+    assert branches(plan_graph(gemm_graphs.plain("g", 130, 96, 77), H200)) == {
+        "any_stride": ["kernel"]
+    }
+    assert branches(plan_graph(gemm_graphs.plain("g", 8, 16, 0), H200)) == {
+        "any_stride": ["kernel"]
+    }
+
+
+def store_of(plan):
+    (kernel,) = {s["store"] for s in (spec.params for spec in plan.kernels) if "store" in s}
+    return kernel
+
+
+def test_outputs_whose_rows_tma_cannot_store_are_stored_directly():
+    assert store_of(plan_graph(gemm_graphs.plain("g", 201, 333, 264), H200)) == "direct"
+    assert store_of(plan_graph(gemm_graphs.plain("g", 201, 336, 264), H200)) == "tma"
+
+
+def test_split_k_zeroes_its_counters_first_and_sizes_its_workspace():
+    plan = plan_graph(gemm_graphs.plain("g", 16, 512, 16384), H200)
+    assert plan.knobs["SPLIT_K_SLC"] > 1
+    branch = plan.table["branches"]["split_k"]
+    assert [s["step"] for s in branch["steps"]] == ["fill", "kernel"]
+    call = declared(plan.table, {})
+    tile_m, tile_n = plan.knobs["TILE_M"], plan.knobs["TILE_N"]
+    tiles = -(-16 // tile_m) * -(-512 // tile_n)
+    partials = tiles * plan.knobs["SPLIT_K_SLC"] * tile_m * tile_n * 4
+    assert call.workspace_bytes(branch) == -(-partials // 256) * 256 + 4 * tiles
+    fill, kernel = branch["steps"]
+    assert (fill["slice"], fill["pattern"], fill["width"]) == ("counters", 0, 4)
+    assert call.value(fill["bytes"]) == 4 * tiles
+    views = {a["slice"]: a for a in kernel["args"] if "slice" in a}
+    assert call.value(views["partials"]["dim"][0]) * 4 == partials
+
+
+def test_optional_outputs_have_a_branch_for_each_presence():
+    plan = plan_graph(gemm_graphs.optional_output("g", 192, 256, 128), H200)
+    table = plan.table
+    (optional,) = [o["uid"] for o in table["operands"] if o.get("optional")]
+    assert declared(table, {}).branch(table) == "tma"
+    assert declared(table, {}, **{f"u{optional}": None}).branch(table) == f"tma_no{optional}"
+    both, one = (
+        plan.kernels[table["branches"][name]["steps"][0]["kernel"]].params["epilogue"]
+        for name in ("tma", f"tma_no{optional}")
+    )
+    assert (len(both["outputs"]), len(one["outputs"])) == (2, 1)
+
+
+def test_an_epilogue_without_an_output_drops_what_only_that_output_needs():
+    g = gemm_graphs.graph("g")
+    a, b = gemm_graphs.operand(g, "A", 64, 64), gemm_graphs.operand(g, "B", 64, 64)
+    c = g.matmul(a, b)
+    g.add(c, gemm_graphs.operand(g, "R", 64, 64)).set_output(True, optional=True).set_uid(90)
+    g.relu(c).set_output(True).set_uid(91)
+    plan = plan_graph(g, CPU)
+    step = plan.table["branches"]["blocked_no90"]["steps"][0]
+    epilogue = plan.kernels[step["kernel"]].params["epilogue"]
+    assert list(epilogue["inputs"]) == []
+    assert [tuple(node)[:2] for node in epilogue["nodes"]] == [("relu", (0,)), ("cast", (1,))]
+    assert [arg.get("operand") for arg in step["args"]] == [1, 2, 91]
+
+
+def test_broadcast_axes_have_stride_zero():
+    plan = plan_graph(gemm_graphs.column_and_scalars("g", 150, 256, 128), CPU)
+    args = plan.table["branches"]["blocked"]["steps"][0]["args"]
+    by_uid = {a["operand"]: a for a in args}
+    names = {o["uid"]: o["name"] for o in plan.table["operands"]}
+    views = {names[uid]: a for uid, a in by_uid.items()}
+    assert views["column"]["stride"][1:] == [0, 0]
+    assert views["alpha"]["stride"] == [0, 0, 0]
+    assert views["column"]["dim"] == views["alpha"]["dim"] == [150, 256, 1]
+    assert views["beta"]["arg"] == "scalar"
+
+
+# --- ranking and keys ----------------------------------------------------------------------------
+
+
+def test_ranking_is_complete_and_best_first():
+    facts = facts_of(gemm_graphs.plain("g", 4096, 4096, 4096))
+    ranked = rank_sm90(facts, 132)
+    cycles = [modelled_cycles(config, 4096, 4096, 4096, 1, 132) for config in ranked]
+    assert cycles == sorted(cycles)
+    assert (ranked[0].tile_m, ranked[0].tile_n, ranked[0].splits) == (128, 256, 1)
+    assert len(set(ranked)) == len(ranked)
+
+
+def test_few_tiles_and_a_long_k_are_split():
+    facts = facts_of(gemm_graphs.plain("g", 16, 4096, 14336))
+    assert rank_sm90(facts, 132)[0].splits > 1
+    assert rank_sm90(facts, 132)[0].tile_m == 64
+
+
+def test_plan_key_follows_graph_target_and_planner(monkeypatch):
+    graph = gemm_graphs.plain("g", 64, 64, 64)
+    key = plan_key(graph, H200)
+    assert key == plan_key(gemm_graphs.plain("renamed", 64, 64, 64), H200)
+    others = [
+        plan_key(graph, load_target("h100")),
+        plan_key(gemm_graphs.plain("g", 64, 64, 128), H200),
+    ]
+    monkeypatch.setattr(planning, "_source_digest", lambda family: "edited")
+    others.append(plan_key(graph, H200))
+    assert len({key, *others}) == 4
