@@ -13,7 +13,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -90,6 +90,17 @@ def source_closure(template: str) -> SourceClosure:
 def recipe_folders() -> list[Path]:
     """Where recipes lie: one folder, or more when a program appended to the package's path."""
     return [Path(entry) for entry in importlib.import_module(RECIPES).__path__]
+
+
+def add_recipe_folders(folders: Iterable[str]) -> None:
+    """Append what is missing to the package's path, as the program that started us did."""
+    path = importlib.import_module(RECIPES).__path__
+    path.extend(folder for folder in folders if folder not in path)
+
+
+def project_folders() -> list[Path]:
+    """Every folder that modules of the project are found in."""
+    return [*map(Path, importlib.import_module(PROJECT).__path__), *recipe_folders()]
 
 
 def _relative(module: str) -> str:

@@ -32,14 +32,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-import cudnn_aot
 from cudnn_aot.cache import export
 from cudnn_aot.cache.source import (
     PROJECT,
     RECIPES,
     SourceClosure,
+    add_recipe_folders,
     forget_scans,
-    recipe_folders,
+    project_folders,
     source_closure,
     split_template,
 )
@@ -59,7 +59,7 @@ class Guard:
         self.violation: str | None = None
         self._files: frozenset[str] | None = None
         self._modules: frozenset[str] = frozenset()
-        folders = {_real(folder) for folder in [*cudnn_aot.__path__, *recipe_folders()]}
+        folders = {_real(folder) for folder in project_folders()}
         prefixes = {_real(prefix) for prefix in (sys.prefix, sys.base_prefix)}
         # A virtual environment inside a checkout is not the project.
         self._roots = [
@@ -219,11 +219,7 @@ def main(argv: list[str] | None = None) -> None:
         export.bind_flavor(
             arguments.flavor, dsl_folder() / "dsl_packages" / "cutlass" / "_mlir" / "_mlir_libs"
         )
-        import cudnn_aot.recipes
-
-        for folder in arguments.recipes:
-            if folder not in cudnn_aot.recipes.__path__:
-                cudnn_aot.recipes.__path__.append(folder)
+        add_recipe_folders(arguments.recipes)
         guard = Guard()
         sys.pycache_prefix = os.devnull  # project sources are read, not what was cached of them
     except BaseException as error:
