@@ -87,15 +87,18 @@ def _parse_jobs(text: str) -> int | None:
 
 
 def _complaints(summary: BuildSummary) -> list[str]:
-    """One line per failed or declined graph, on stderr, naming where to look."""
-    lines = []
+    """One line per reason that a graph failed or was declined, naming the targets it holds for."""
+    targets: dict[tuple[str, str, str], list[str]] = {}
     for result in summary.graphs:
-        if result.status not in (Status.FAILED, Status.DECLINED):
-            continue
-        where = f"{result.name} for {result.target}" if result.target else result.file
-        word = "error" if result.status is Status.FAILED else "declined"
-        lines += [f"{word}: {where}: {reason}" for reason in result.reasons]
-    return lines
+        if result.status in (Status.FAILED, Status.DECLINED):
+            word = "error" if result.status is Status.FAILED else "declined"
+            for reason in result.reasons:
+                place = result.name if result.graph_key else result.file
+                targets.setdefault((word, place, reason), []).append(result.target)
+    return [
+        f"{word}: {place}{' for ' + ', '.join(owners) if owners != [''] else ''}: {reason}"
+        for (word, place, reason), owners in targets.items()
+    ]
 
 
 def _report(summary: BuildSummary) -> str:
@@ -111,7 +114,7 @@ def _report(summary: BuildSummary) -> str:
         f"{summary.seconds:.1f} s with -j {summary.jobs}",
     ]
     table = format_table(
-        ("graph", "target", "status", "engine", "knobs", "kernels", "bytes", "seconds"),
+        ("graph", "target", "status", "engine", "kernels", "bytes", "seconds"),
         rows,
         right="kernels bytes seconds",
     )
@@ -124,7 +127,6 @@ def _row(result: GraphResult) -> tuple[str, ...]:
         result.target,
         result.status.value,
         result.engine or "-",
-        " ".join(f"{name}={value}" for name, value in result.knobs.items()) or "-",
         str(len(result.kernels)),
         format_bytes(sum(kernel.blob_bytes for kernel in result.kernels)),
         f"{result.seconds:.1f}",

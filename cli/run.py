@@ -182,7 +182,8 @@ def _on_cpu(
     import numpy as np
 
     plan.prepare()
-    buffers = {b.uid: b.view for b in (*operands.inputs, *operands.outputs)} | operands.scalars
+    buffers: dict[int, Any] = {b.uid: b.view for b in (*operands.inputs, *operands.outputs)}
+    buffers |= operands.scalars
     workspace = np.empty(plan.workspace_bytes(symbols), np.uint8)
 
     def call() -> None:

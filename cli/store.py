@@ -206,15 +206,12 @@ def _describe(plan: _Plan) -> str:
     header = ("uid", "name", "kind", "dtype", "dim", "stride")
     lines += ["", *_indent(format_table(header, operands, right="uid")), ""]
     branches = table.get("branches", {})
-    rows = [
-        (
-            entry["branch"],
-            _expression(entry["when"]),
-            " ".join(_step(step) for step in branches[entry["branch"]]["steps"]) or "nothing",
-        )
-        for entry in table.get("dispatch", [])
-    ]
-    lines += [*_indent(format_table(("branch", "when", "steps"), rows)), ""]
+    for entry in table.get("dispatch", []):
+        steps = ", ".join(_step(step) for step in branches[entry["branch"]]["steps"])
+        lines.append(f"  branch {entry['branch']}: {steps or 'nothing to do'}")
+        terms = _expression_terms(entry["when"])
+        lines += [f"    {'when' if i == 0 else ' and'} {term}" for i, term in enumerate(terms)]
+    lines.append("")
     kernels = [
         (str(i), kernel["key"][:12], kernel["blob"][:12], format_bytes(kernel["bytes"]))
         for i, kernel in enumerate(plan.kernels)
@@ -250,15 +247,22 @@ def _expression(value: Any) -> str:
         ]
         return _INFIX[form].join(nested)
     if form == "divides":
-        return f"{texts[0]} | {texts[1]}"
+        return f"{texts[0]} divides {texts[1]}"
     return f"{form}({', '.join(texts)})"
+
+
+def _expression_terms(predicate: Any) -> list[str]:
+    """The terms of a conjunction, nested ones spread out."""
+    if isinstance(predicate, list) and predicate[:1] == ["and"]:
+        return [term for part in predicate[1:] for term in _expression_terms(part)]
+    return [_expression(predicate)]
 
 
 def _step(step: dict[str, Any]) -> str:
     if step["step"] == "kernel":
-        return f"kernel#{step['kernel']}"
+        return f"kernel {step['kernel']}"
     if step["step"] == "fill":
-        return f"fill({step.get('slice', step.get('operand'))})"
+        return f"fill {step.get('slice', step.get('operand'))}"
     return str(step["step"])
 
 

@@ -105,10 +105,12 @@ def build(
             run = _Run(writer, workers, forbid_compile, progress)
             results, totals = run.build(_jobs(sources, list(loaded_targets.values())))
         files_written = writer.files_written
+    results += _for_targets(unreadable, loaded_targets)
+    position = {str(Path(file)): place for place, file in enumerate(files)}
     return BuildSummary(
         store=str(store),
         jobs=workers,
-        graphs=(*_for_targets(unreadable, loaded_targets), *results),
+        graphs=tuple(sorted(results, key=lambda result: (position[result.file], result.name))),
         kernels=totals,
         files_written=files_written,
         seconds=time.perf_counter() - started,
@@ -238,7 +240,9 @@ class _Run:
         try:
             entry = future.result()
         except Exception as error:
-            reason = f"kernel {spec.template} {spec.key[:12]}: {failure_line(error)}"
+            reason = failure_line(error)
+            if spec.template not in reason:
+                reason = f"kernel {spec.template} ({spec.key[:12]}): {reason}"
             for job in waiting:
                 job.waiting_for.discard(spec.key)
                 job.fail(reason)
@@ -277,7 +281,9 @@ class _Run:
             self._writer.put_name(job.target.name, source.name, source.key, uids)
 
     def _result(self, job: _Job, source: Source) -> GraphResult:
-        engine, knobs, kernels = "", {}, ()
+        engine = ""
+        knobs: dict[str, int] = {}
+        kernels: tuple[KernelResult, ...] = ()
         if job.planned is not None:
             engine, knobs = job.planned.engine_name, dict(job.planned.knobs)
             entries = [self._entries.get(spec.key) for spec in job.planned.kernels]
