@@ -91,11 +91,12 @@ def random_operands(
 def _random(
     shape: tuple[int, ...], dtype: data_type, scale: float, seed: tuple[int, int]
 ) -> np.ndarray[Any, Any]:
-    rng = np.random.Generator(np.random.PCG64(seed))
+    rng = np.random.Generator(np.random.SFC64(seed))
     facts = DTYPES[dtype]
     if facts.kind == "bool":
         return rng.integers(0, 2, shape).astype(np.float64)
     if not facts.is_float:
         return rng.integers(0 if facts.kind == "uint" else -8, 9, shape).astype(np.float64)
     drawn = rng.standard_normal(shape, np.float64 if dtype is data_type.DOUBLE else np.float32)
-    return round_to(drawn * drawn.dtype.type(scale), dtype)
+    drawn *= scale
+    return round_to(drawn, dtype)

@@ -69,7 +69,7 @@ def round_to(values: Any, dtype: data_type) -> np.ndarray[Any, Any]:
     values = np.asarray(values)
     if dtype in _MINIFLOAT:
         if dtype is data_type.BFLOAT16 and values.dtype == np.float32:
-            return _bfloat16_words(values).astype(np.uint32).__lshift__(16).view(np.float32)
+            return _rounded_bits(values).view(np.float32)
         return _round_minifloat(values.astype(np.float64), _MINIFLOAT[dtype]).astype(np.float32)
     native = storage_dtype(dtype)
     if native.kind == "f":
@@ -89,7 +89,7 @@ def to_storage(values: Any, dtype: data_type) -> np.ndarray[Any, Any]:
         return round_to(values, dtype).astype(storage_dtype(dtype))
     if dtype is data_type.BFLOAT16:
         as_float = values if values.dtype == np.float32 else round_to(values, dtype)
-        return _bfloat16_words(as_float)
+        return (_rounded_bits(as_float) >> 16).astype(np.uint16)
     return _minifloat_words(round_to(values, dtype).astype(np.float64), _MINIFLOAT[dtype])
 
 
@@ -111,14 +111,18 @@ def _carrier(dtype: np.dtype[Any]) -> type[np.floating[Any]]:
     return np.float32 if dtype == np.float32 else np.float64
 
 
-def _bfloat16_words(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The upper halves of float32 `values` after rounding; a NaN stays one."""
+def _rounded_bits(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The bits of float32 `values` rounded to bfloat16, lower halves zero; a NaN stays one."""
     bits = np.ascontiguousarray(values).view(np.uint32).reshape(values.shape)
-    words = ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype(np.uint16)
+    rounded = bits >> 16  # in place from here: a weight matrix has hundreds of megabytes
+    rounded &= 1
+    rounded += 0x7FFF
+    rounded += bits
+    rounded &= 0xFFFF0000
     nan = np.isnan(values)
     if nan.any():
-        words[nan] = (bits[nan] >> 16).astype(np.uint16) | 0x0040
-    return words
+        rounded[nan] = (bits[nan] | 0x00400000) & 0xFFFF0000
+    return rounded
 
 
 def _round_minifloat(values: np.ndarray[Any, Any], row: _Minifloat) -> np.ndarray[Any, Any]:
