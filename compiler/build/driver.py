@@ -106,7 +106,8 @@ def build(
             results, totals = run.build(_jobs(sources, list(loaded_targets.values())))
         files_written = writer.files_written
     results += _for_targets(unreadable, loaded_targets)
-    position = {str(Path(file)): place for place, file in enumerate(files)}
+    in_order = dict.fromkeys(str(Path(file)) for file in files)
+    position = {file: place for place, file in enumerate(in_order)}
     return BuildSummary(
         store=str(store),
         jobs=workers,

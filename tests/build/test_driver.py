@@ -1,0 +1,198 @@
+"""The build driver: failures stay local, repetition is free, kills are harmless."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from cli_process import linear_graph, run_cli, tree_digest, write_graph
+
+from cudnn_aot.cache.reader import StoreReader
+from cudnn_aot.compiler.build import driver
+from cudnn_aot.compiler.build.progress import Event, Stage
+from cudnn_aot.compiler.build.summary import BuildSummary, GraphResult, Status
+from cudnn_aot.errors import CompileError, UsageError
+
+
+def test_a_failing_kernel_fails_its_graphs_alone(
+    tmp_path: Path, graph_files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`down` shares no kernel with `up`; only the graph that waits for the broken one fails."""
+    real = driver.compile_cached
+    broken: list[str] = []
+    lock = threading.Lock()
+
+    def compile_or_break(spec, *args, **options):
+        with lock:
+            if not broken:
+                broken.append(spec.key)
+        if spec.key == broken[0]:
+            raise CompileError("this one is broken")
+        return real(spec, *args, **options)
+
+    monkeypatch.setattr(driver, "compile_cached", compile_or_break)
+    store = tmp_path / "store"
+    summary = driver.build(graph_files, ["cpu"], store, jobs=1)
+    assert sorted(result.status for result in summary.graphs) == [Status.BUILT, Status.FAILED]
+    assert summary.exit_code() == 1
+    (failed,) = (result for result in summary.graphs if result.status is Status.FAILED)
+    assert len(failed.reasons) == 1
+    assert "this one is broken" in failed.reasons[0]
+    assert "gemm.kernels.host:matmul" in failed.reasons[0]
+    assert failed.name not in {name for _, name in StoreReader(store).names()}
+    assert StoreReader(store).verify() == []
+
+    monkeypatch.setattr(driver, "compile_cached", real)
+    summary = driver.build(graph_files, ["cpu"], store)
+    assert {result.name: result.status for result in summary.graphs} == {
+        failed.name: Status.BUILT,
+        next(r.name for r in summary.graphs if r.name != failed.name): Status.CACHED,
+    }
+
+
+def test_a_fault_of_the_planner_fails_one_graph(
+    store_copy: Path, graph_files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = driver.plan_key
+
+    def plan_key(graph, target):
+        if graph.name == "up":
+            raise RuntimeError("planner\nfault")
+        return real(graph, target)
+
+    monkeypatch.delenv("CUDNN_AOT_DEBUG", raising=False)
+    monkeypatch.setattr(driver, "plan_key", plan_key)
+    summary = driver.build(graph_files, ["cpu"], store_copy)
+    by_name = {result.name: result for result in summary.graphs}
+    assert by_name["down"].status is Status.CACHED
+    assert by_name["up"].status is Status.FAILED
+    assert "\n" not in by_name["up"].reasons[0] and "RuntimeError" in by_name["up"].reasons[0]
+
+
+def test_an_unchanged_build_neither_plans_nor_starts_a_worker(
+    store_copy: Path, graph_files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbidden(*args, **options):
+        raise AssertionError("an unchanged build came here")
+
+    for name in ("plan_graph", "compile_cached", "CompilerPool"):
+        monkeypatch.setattr(driver, name, forbidden)
+    before = tree_digest(store_copy.parent)
+    summary = driver.build(graph_files, ["cpu"], store_copy)
+    assert {result.status for result in summary.graphs} == {Status.CACHED}
+    assert summary.files_written == 0
+    assert tree_digest(store_copy.parent) == before
+
+
+def test_an_unchanged_build_imports_no_recipe(store_copy: Path, graph_files: list[Path]) -> None:
+    script = f"""
+import sys
+from cudnn_aot.compiler.build.driver import build
+summary = build({[str(path) for path in graph_files]!r}, ["cpu"], {str(store_copy)!r})
+assert summary.files_written == 0
+assert not [m for m in sys.modules if m.startswith("cudnn_aot.recipes.")], sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_equal_graphs_are_planned_once_and_keep_their_names(tmp_path: Path) -> None:
+    first = write_graph(tmp_path, linear_graph("first", 64))
+    second = write_graph(tmp_path, linear_graph("second", 64))
+    store = tmp_path / "store"
+    planned: list[Event] = []
+    summary = driver.build([first, second, first], ["cpu"], store, progress=planned.append)
+    assert [(r.name, r.status) for r in summary.graphs] == [
+        ("first", Status.BUILT),
+        ("second", Status.BUILT),
+    ]
+    assert summary.graphs[0].graph_key == summary.graphs[1].graph_key
+    assert summary.kernels.compiled == 1
+    assert len([event for event in planned if event.stage is Stage.PLAN]) == 1
+    assert StoreReader(store).names() == [("cpu", "first"), ("cpu", "second")]
+
+
+def test_a_name_follows_an_edited_graph(tmp_path: Path) -> None:
+    """The usual edit: the same file with another shape; the old plan stays, the name moves."""
+    store = tmp_path / "store"
+    path = write_graph(tmp_path, linear_graph("layer", 64))
+    old = driver.build([path], ["cpu"], store).graphs[0]
+    write_graph(tmp_path, linear_graph("layer", 72))
+    new = driver.build([path], ["cpu"], store).graphs[0]
+    assert old.graph_key != new.graph_key
+    reader = StoreReader(store)
+    assert reader.name("cpu", "layer")["graph_key"] == new.graph_key
+    assert reader.pointer("cpu", old.graph_key)["status"] == "built"
+
+
+def test_progress_reaches_its_totals(tmp_path: Path, graph_files: list[Path]) -> None:
+    events: list[Event] = []
+    driver.build(graph_files, ["cpu"], tmp_path / "store", progress=events.append)
+    for stage in (Stage.LOAD, Stage.PLAN, Stage.COMPILE):
+        of_stage = [event for event in events if event.stage is stage]
+        assert [event.done for event in of_stage] == [1, 2]
+        assert {event.total for event in of_stage} == {2}
+
+
+def test_arguments() -> None:
+    with pytest.raises(UsageError, match="no graph file"):
+        driver.build([], ["cpu"], "unused")
+    with pytest.raises(UsageError, match="no target"):
+        driver.build(["g.json"], [], "unused")
+    with pytest.raises(UsageError, match="jobs"):
+        driver.build(["g.json"], ["cpu"], "unused", jobs=0)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "allowed", "want"),
+    [
+        ({"cpu": Status.BUILT}, (), 0),
+        ({"cpu": Status.FAILED, "h200": Status.DECLINED}, ("all",), 1),
+        ({"cpu": Status.DECLINED}, (), 3),
+        ({"cpu": Status.DECLINED}, ("cpu",), 0),
+        ({"cpu": Status.DECLINED, "h200": Status.DECLINED}, ("cpu",), 3),
+        ({"cpu": Status.DECLINED, "h200": Status.DECLINED}, ("all",), 0),
+        ({"cpu": Status.CACHED, "h200": Status.BUILT}, (), 0),
+    ],
+)
+def test_exit_code(statuses: dict[str, Status], allowed: tuple[str, ...], want: int) -> None:
+    graphs = tuple(GraphResult("g", "k", target, status) for target, status in statuses.items())
+    summary = BuildSummary("s", 1, graphs, driver.KernelTotals(), 0, 0.0)
+    assert summary.exit_code(allowed) == want
+
+
+def test_killed_builds_repeat_well(tmp_path: Path) -> None:
+    """SIGKILL at random moments, whole process group: what follows ends well and as if unkilled."""
+    files = [write_graph(tmp_path, linear_graph(f"g{n}", n, op="tanh", k=n)) for n in (40, 56, 64)]
+    command = [sys.executable, "-m", "cudnn_aot.cli.main", "build", *map(str, files)]
+    undisturbed = tmp_path / "undisturbed"
+    started = time.perf_counter()
+    assert run_cli("build", *files, "-t", "cpu", "--store", undisturbed).returncode == 0
+    whole_build_s = time.perf_counter() - started
+
+    store = tmp_path / "store"
+    dice = random.Random(20)
+    for _ in range(5):
+        process = subprocess.Popen(
+            [*command, "-t", "cpu", "--store", str(store)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        time.sleep(dice.uniform(0.1, whole_build_s))
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        if (store / "store.json").exists():
+            assert run_cli("verify", "--store", store).returncode == 0
+    done = run_cli("build", *files, "-t", "cpu", "--store", store, "--json")
+    assert done.returncode == 0, done.stderr
+    assert {item["status"] for item in json.loads(done.stdout)["graphs"]} <= {"built", "cached"}
+    assert tree_digest(store) == tree_digest(undisturbed)
+    leftovers = {path.name for path in tmp_path.iterdir()} - {path.name for path in files}
+    assert leftovers == {"store", "undisturbed"}
