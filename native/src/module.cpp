@@ -1,3 +1,73 @@
+// The extension module cudnn_aot._native: registrations only.
 #include <pybind11/pybind11.h>
 
-PYBIND11_MODULE(_native, m) { m.doc() = "Launch-table executor of cudnn-aot."; }
+#include "cuda.h"
+#include "error.h"
+#include "ffi.h"
+#include "kernel.h"
+#include "plan_type.h"
+#include "python_error.h"
+
+namespace py = pybind11;
+
+namespace cudnn_aot {
+namespace {
+
+std::shared_ptr<const Kernel> LoadKernelFromBytes(const py::bytes& data,
+                                                  const std::string& symbol) {
+  if (!ffi::Ready()) throw LaunchFailure("call init_ffi before load_kernel");
+  std::string digest =
+      py::module_::import("hashlib").attr("sha256")(data).attr("hexdigest")().cast<std::string>();
+  return LoadKernel(std::string_view(data), digest, symbol);
+}
+
+py::object LoadCudart(const py::object& path) {
+  std::string loaded = cuda::LoadRuntime(path.is_none() ? "" : path.cast<std::string>());
+  if (loaded.empty()) return py::none();
+  return py::str(loaded);
+}
+
+py::dict DeviceAttributes(int device) {
+  cuda::Attributes found = cuda::DeviceAttributes(device);
+  py::dict out;
+  out["compute_capability"] = py::make_tuple(found.major, found.minor);
+  out["sm_count"] = found.sm_count;
+  out["smem_optin_bytes"] = found.smem_optin_bytes;
+  out["driver_version"] = found.driver_version;
+  return out;
+}
+
+}  // namespace
+}  // namespace cudnn_aot
+
+PYBIND11_MODULE(_native, m) {
+  using namespace cudnn_aot;  // NOLINT: registrations
+  m.doc() = "Launch-table executor of cudnn-aot.";
+  py::register_exception_translator([](std::exception_ptr error) {
+    try {
+      std::rethrow_exception(error);
+    } catch (const TableError&) {
+      SetPythonError(error);
+    } catch (const Refusal&) {
+      SetPythonError(error);
+    } catch (const LaunchFailure&) {
+      SetPythonError(error);
+    } catch (const RequirementFailure&) {
+      SetPythonError(error);
+    }
+  });
+  py::class_<Kernel, std::shared_ptr<Kernel>>(m, "Kernel", "A loaded kernel function.")
+      .def_readonly("symbol", &Kernel::symbol)
+      .def_readonly("digest", &Kernel::digest);
+  m.attr("Plan") = py::reinterpret_steal<py::object>(MakePlanType());
+  m.def("init_ffi", &ffi::Init, py::arg("path"));
+  m.def(
+      "load_kernel",
+      [](const py::bytes& data, const std::string& symbol) {
+        return std::const_pointer_cast<Kernel>(LoadKernelFromBytes(data, symbol));
+      },
+      py::arg("data"), py::arg("symbol"));
+  m.def("load_cudart", &LoadCudart, py::arg("path") = py::none());
+  m.def("current_device", &cuda::CurrentDevice);
+  m.def("device_attributes", &DeviceAttributes, py::arg("device"));
+}

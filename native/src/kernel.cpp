@@ -1,0 +1,133 @@
+#include "kernel.h"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "error.h"
+
+#ifndef MFD_EXEC
+#define MFD_EXEC 0x0010U
+#endif
+
+namespace cudnn_aot {
+namespace {
+
+// CUDA symbols of a kernel bind on their first call: libcudart may come after this, or never.
+constexpr int kLoadFlags = RTLD_LAZY | RTLD_LOCAL;
+
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  ~Descriptor() {
+    if (fd_ >= 0) close(fd_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+bool WriteAll(int fd, std::string_view bytes) {
+  while (!bytes.empty()) {
+    ssize_t wrote = write(fd, bytes.data(), bytes.size());
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote <= 0) return false;
+    bytes.remove_prefix(static_cast<size_t>(wrote));
+  }
+  return true;
+}
+
+int CreateMemfd() {
+  constexpr unsigned kFlags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+  int fd = memfd_create("cudnn_aot_kernel", kFlags | MFD_EXEC);
+  if (fd < 0 && errno == EINVAL) fd = memfd_create("cudnn_aot_kernel", kFlags);  // Linux < 6.3
+  return fd;
+}
+
+// dlopen takes a path string it has seen for the library it loaded then, and descriptor numbers
+// repeat; so each path spells a serial number in components that the kernel skips: "/" is 0, "/."
+// is 1.
+std::string UniquePath(int fd, unsigned serial) {
+  std::string path = "/proc/self/fd";
+  for (; serial != 0; serial >>= 1) path += (serial & 1) != 0 ? "/." : "/";
+  return path + "/" + std::to_string(fd);
+}
+
+void* OpenFromMemory(std::string_view bytes, unsigned serial, std::string* error) {
+  Descriptor fd(CreateMemfd());
+  if (fd.get() < 0 || !WriteAll(fd.get(), bytes)) {
+    *error = std::string("memfd: ") + std::strerror(errno);
+    return nullptr;
+  }
+  // Sealed before it is mapped: what was checked is what runs.
+  constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL;
+  if (fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) {
+    *error = std::string("memfd: ") + std::strerror(errno);
+    return nullptr;
+  }
+  void* handle = dlopen(UniquePath(fd.get(), serial).c_str(), kLoadFlags);
+  if (handle == nullptr) *error = dlerror();
+  return handle;
+}
+
+// For systems that forbid executable memfds: a private file that is gone after the load.
+void* OpenFromFile(std::string_view bytes, std::string* error) {
+  std::vector<std::string> folders;
+  for (const char* name : {"TMPDIR", "XDG_RUNTIME_DIR"}) {
+    if (const char* value = std::getenv(name)) folders.emplace_back(value);
+  }
+  folders.insert(folders.end(), {"/tmp", "/var/tmp", "/dev/shm"});
+  for (const std::string& folder : folders) {
+    std::string place = folder + "/cudnn_aot_XXXXXX";
+    if (mkdtemp(place.data()) == nullptr) continue;
+    std::string path = place + "/kernel.so";
+    void* handle = nullptr;
+    {
+      Descriptor fd(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IXUSR));
+      if (fd.get() >= 0 && WriteAll(fd.get(), bytes)) {
+        handle = dlopen(path.c_str(), kLoadFlags);
+        if (handle == nullptr) *error = dlerror();
+      }
+    }
+    unlink(path.c_str());
+    rmdir(place.c_str());
+    if (handle != nullptr) return handle;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+std::shared_ptr<const Kernel> LoadKernel(std::string_view bytes, const std::string& digest,
+                                         const std::string& symbol) {
+  static std::mutex mutex;
+  static auto* libraries = new std::map<std::string, void*>();  // never closed
+  static unsigned serial = 0;
+
+  std::lock_guard<std::mutex> lock(mutex);
+  void*& handle = (*libraries)[digest];
+  if (handle == nullptr) {
+    std::string error;
+    handle = OpenFromMemory(bytes, ++serial, &error);
+    if (handle == nullptr) handle = OpenFromFile(bytes, &error);
+    if (handle == nullptr) throw LaunchFailure("kernel did not load: " + error);
+  }
+  std::string name = "__tvm_ffi_" + symbol;
+  auto call = reinterpret_cast<FfiCall>(dlsym(handle, name.c_str()));
+  if (call == nullptr) throw LaunchFailure("kernel library lacks the symbol '" + name + "'");
+  return std::make_shared<const Kernel>(Kernel{symbol, digest, call});
+}
+
+}  // namespace cudnn_aot

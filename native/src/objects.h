@@ -1,0 +1,65 @@
+// Python objects as plain descriptions: buffers, numbers, streams, tables.
+#pragma once
+
+#include <Python.h>
+
+#include <deque>
+#include <vector>
+
+#include "pack.h"
+#include "value.h"
+
+namespace cudnn_aot {
+
+// Keeps alive, for one call, what descriptions borrow: objects, buffer views, DLPack exports and
+// converted shapes.
+class Pins {
+ public:
+  Pins() = default;
+  ~Pins();
+  Pins(const Pins&) = delete;
+  Pins& operator=(const Pins&) = delete;
+
+  void Keep(PyObject* object) {  // takes its own reference
+    Py_INCREF(object);
+    Adopt(object);
+  }
+  void Adopt(PyObject* object) {  // takes over the caller's reference
+    if (num_objects_ < kInline) {
+      objects_[num_objects_++] = object;
+    } else {
+      more_objects_.push_back(object);
+    }
+  }
+  Py_buffer* NewView() { return &views_.emplace_back(); }
+  void DropView() { views_.pop_back(); }
+  void Keep(DLManagedTensorVersioned* tensor) { tensors_.push_back(tensor); }
+  int64_t* NewAxes(size_t count) { return axes_.emplace_back(count).data(); }
+
+ private:
+  static constexpr size_t kInline = 24;
+
+  PyObject* objects_[kInline];
+  size_t num_objects_ = 0;
+  std::vector<PyObject*> more_objects_;
+  std::deque<Py_buffer> views_;
+  std::vector<DLManagedTensorVersioned*> tensors_;
+  std::deque<std::vector<int64_t>> axes_;
+};
+
+// All functions below throw PythonErrorSet after a Python error and hold the GIL.
+
+// An address (int), None, or an object of any of the buffer protocols. `what` names it in errors.
+void DescribeBuffer(PyObject* object, const char* what, Pins* pins, Buffer* out);
+
+// A number, or a host buffer of one element; for an element without a number type of its own
+// (uint16 for BFLOAT16) `dtype` says what the bits are.
+void DescribeNumber(PyObject* object, const DType& dtype, const char* what, Pins* pins,
+                    Buffer* out);
+
+// None, an int handle, or an object with `cuda_stream`, `__cuda_stream__` or `ptr`.
+void* StreamHandle(PyObject* object);
+
+Value ValueOf(PyObject* object);  // JSON-like data; throws TableError with the place
+
+}  // namespace cudnn_aot

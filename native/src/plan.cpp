@@ -1,0 +1,351 @@
+#include "plan.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+
+#include "arithmetic.h"
+#include "cuda.h"
+#include "error.h"
+#include "ffi.h"
+
+namespace cudnn_aot {
+namespace {
+
+std::string Hex(const void* address) {
+  char text[32];
+  std::snprintf(text, sizeof text, "0x%llx",
+                static_cast<unsigned long long>(reinterpret_cast<uintptr_t>(address)));
+  return text;
+}
+
+int64_t RoundUp(int64_t value, int64_t align) {
+  return CheckedMul(CeilDivPositive(value, align), align);
+}
+
+}  // namespace
+
+Plan::Plan(Table table, std::vector<std::shared_ptr<const Kernel>> kernels)
+    : table_(std::move(table)), kernels_(std::move(kernels)) {
+  if (static_cast<int>(kernels_.size()) < table_.num_kernels) {
+    throw TableError("branches: a step names kernel " + std::to_string(table_.num_kernels - 1) +
+                     ", got " + std::to_string(kernels_.size()) + " kernels");
+  }
+}
+
+void Plan::Resolve(const Call& call, DLDevice device, Frame* frame) const {
+  frame->device = device;
+  if (table_.cuda) frame->attrs[kAttrSmCount] = cuda::SmCount(device.device_id);
+  BindPack(table_, call, frame);
+  RunChecks(*frame);
+  ChooseBranch(frame);
+  CarveWorkspace(call, frame);
+}
+
+void Plan::RunChecks(const Frame& frame) const {
+  const ExprPool& pool = table_.pool;
+  Env env = frame.env();
+  for (const Check& check : table_.checks) {
+    const Operand* operand = check.operand < 0 ? nullptr : &table_.operands[check.operand];
+    auto refuse = [&](const char* rule, const std::string& got, const std::string& want) {
+      if (operand != nullptr) Refuse(rule, *operand, got, want);
+      throw Refusal(rule, Refusal::kNoOperand, "got " + got + ", want " + want);
+    };
+    switch (check.rule) {
+      case Check::Rule::kAlignment: {
+        const char* data = frame.slots[check.operand].data;
+        if (reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(check.bytes) != 0) {
+          refuse("alignment", "address " + Hex(data),
+                 "a multiple of " + std::to_string(check.bytes) + " bytes");
+        }
+        break;
+      }
+      case Check::Rule::kUnitStride: {
+        int64_t stride = frame.strides[operand->base + check.axis];
+        int64_t extent = frame.dims[operand->base + check.axis];
+        if (stride != 1 && extent > 1) {
+          refuse("unit_stride",
+                 "stride " + std::to_string(stride) + " on axis " + std::to_string(check.axis),
+                 "1");
+        }
+        break;
+      }
+      case Check::Rule::kDivisible: {
+        int64_t value = pool.Eval(check.a, env);
+        int64_t by = pool.Eval(check.b, env);
+        if (by <= 0) RefuseDivisor(by);
+        if (value % by != 0) {
+          refuse("divisible", std::to_string(value), "a multiple of " + std::to_string(by));
+        }
+        break;
+      }
+      case Check::Rule::kRange: {
+        int64_t value = pool.Eval(check.a, env);
+        int64_t low = pool.Eval(check.min, env);
+        int64_t high = pool.Eval(check.max, env);
+        if (value < low || value > high) {
+          refuse("range", std::to_string(value),
+                 std::to_string(low) + " to " + std::to_string(high));
+        }
+        break;
+      }
+      case Check::Rule::kEqual: {
+        int64_t a = pool.Eval(check.a, env);
+        int64_t b = pool.Eval(check.b, env);
+        if (a != b) refuse("equal", std::to_string(a), std::to_string(b));
+        break;
+      }
+    }
+  }
+}
+
+void Plan::ChooseBranch(Frame* frame) const {
+  Env env = frame->env();
+  for (const Guard& guard : table_.dispatch) {
+    if (table_.pool.Holds(guard.when, env)) {
+      frame->branch = guard.branch;
+      return;
+    }
+  }
+  std::string got;
+  for (size_t i = 0; i < table_.operands.size(); ++i) {
+    const Operand& operand = table_.operands[i];
+    if (operand.kind == Operand::Kind::kScalar || !frame->slots[i].present) continue;
+    got += (got.empty() ? "" : "; ") + OperandName(operand) + " " +
+           List(frame->dims + operand.base, operand.rank) + " with strides " +
+           List(frame->strides + operand.base, operand.rank) + " at " + Hex(frame->slots[i].data);
+  }
+  std::string want;
+  for (const Guard& guard : table_.dispatch) {
+    want += (want.empty() ? "'" : ", '") + table_.branches[guard.branch].name + "'";
+  }
+  throw Refusal("no_branch", Refusal::kNoOperand,
+                "no branch takes this call: got " + got + ", want what one of " + want + " takes");
+}
+
+void Plan::CarveWorkspace(const Call& call, Frame* frame) const {
+  const Branch& branch = table_.branches[frame->branch];
+  frame->workspace = nullptr;
+  frame->workspace_bytes = 0;
+  if (branch.slices.empty()) return;
+  Env env = frame->env();
+  int64_t end = 0;
+  for (size_t i = 0; i < branch.slices.size(); ++i) {
+    const Slice& slice = branch.slices[i];
+    int64_t bytes = table_.pool.Eval(slice.bytes, env);
+    if (bytes < 0) {
+      throw Refusal(
+          "workspace", Refusal::kNoOperand,
+          "slice '" + slice.name + "': got " + std::to_string(bytes) + " bytes, want none below 0");
+    }
+    frame->slice_offset[i] = RoundUp(end, slice.align);
+    frame->slice_bytes[i] = bytes;
+    end = CheckedAdd(frame->slice_offset[i], bytes);
+  }
+  frame->workspace_bytes = end;
+  if (call.workspace == nullptr || end == 0) return;
+
+  auto refuse = [&](const std::string& got, const std::string& want) {
+    throw Refusal("workspace", Refusal::kNoOperand, "workspace: got " + got + ", want " + want);
+  };
+  const Buffer& given = *call.workspace;
+  std::string want = std::to_string(end) + " bytes";
+  if (given.kind == Buffer::Kind::kAbsent || given.data == nullptr) refuse("none", want);
+  auto address = reinterpret_cast<uintptr_t>(given.data);
+  auto misaligned = static_cast<int64_t>(address % static_cast<uintptr_t>(branch.align));
+  if (given.kind == Buffer::Kind::kAddress) {  // of unknown capacity
+    if (misaligned != 0) {
+      refuse("address " + Hex(given.data),
+             "a multiple of " + std::to_string(branch.align) + " bytes");
+    }
+    frame->workspace = given.data;
+    return;
+  }
+  if (given.readonly) refuse("a read-only buffer", "one that can be written");
+  bool managed = given.device.device_type == kDLCUDAManaged;
+  bool host = given.device.device_type == kDLCPU || given.device.device_type == kDLCUDAHost;
+  bool here = table_.cuda ? given.device.device_type == kDLCUDA &&
+                                (given.device.device_id == frame->device.device_id ||
+                                 given.device.device_id == kUnknownDevice)
+                          : host;
+  if (!managed && !here) refuse(DeviceName(given.device), DeviceName(frame->device));
+  if (!IsDense(given)) refuse("a buffer with gaps", "a dense one");
+  int64_t capacity = int64_t{given.dtype.bits} * given.dtype.lanes;
+  for (int axis = 0; axis < given.ndim; ++axis) capacity = CheckedMul(capacity, given.shape[axis]);
+  capacity /= 8;
+  // A host array is rarely aligned: start at its first aligned byte, if it has room to spare.
+  int64_t skip = misaligned == 0 ? 0 : branch.align - misaligned;
+  if (capacity - skip < end) {
+    refuse(std::to_string(capacity) + " bytes" +
+               (skip == 0 ? ""
+                          : " of which the first " + std::to_string(skip) +
+                                " lie before a multiple of " + std::to_string(branch.align)),
+           want);
+  }
+  frame->workspace = given.data + skip;
+}
+
+void Plan::BindView(const Branch& branch, const Arg& arg, bool launch, const Frame& frame,
+                    DLTensor* view, int64_t* axes) const {
+  Env env = frame.env();
+  int rank = static_cast<int>(arg.dim.size());
+  int64_t* dim = axes;
+  int64_t* stride = axes + rank;
+  int64_t width = arg.dtype->bytes();
+  int64_t last = 0;  // offset of the farthest element
+  bool empty = false;
+  bool backwards = false;
+  for (int axis = 0; axis < rank; ++axis) {
+    dim[axis] = table_.pool.Eval(arg.dim[axis], env);
+    stride[axis] = table_.pool.Eval(arg.stride[axis], env);
+    empty |= dim[axis] <= 0;
+    backwards |= stride[axis] < 0;
+    if (!empty) last = CheckedAdd(last, CheckedMul(dim[axis] - 1, stride[axis]));
+  }
+  int64_t offset = arg.value < 0 ? 0 : table_.pool.Eval(arg.value, env);
+  char* data = nullptr;
+  if (launch) {
+    int64_t capacity = 0;
+    if (arg.operand >= 0) {
+      const Slot& slot = frame.slots[arg.operand];
+      const Operand& operand = table_.operands[arg.operand];
+      if (!slot.present) {
+        Refuse("presence", operand, "nothing", "a buffer for branch '" + branch.name + "'");
+      }
+      data = slot.data;
+      capacity = slot.nbytes;
+    } else {
+      data = frame.workspace + frame.slice_offset[arg.slice];
+      capacity = frame.slice_bytes[arg.slice];
+    }
+    // A view that leaves its buffer is a mistake of the table, caught here before a kernel can
+    // write there. Backward strides start at an unknown distance from the buffer's first byte.
+    if (!empty && !backwards) {
+      int64_t needed = CheckedMul(CheckedAdd(CheckedAdd(offset, last), 1), width);
+      if (offset < 0 || needed > capacity) {
+        std::string got = "a view of " + std::to_string(needed) + " bytes from offset " +
+                          std::to_string(offset) + " in branch '" + branch.name + "'";
+        std::string want = "one within " + std::to_string(capacity) + " bytes";
+        if (arg.operand >= 0) Refuse("capacity", table_.operands[arg.operand], got, want);
+        throw Refusal(
+            "capacity", Refusal::kNoOperand,
+            "slice '" + branch.slices[arg.slice].name + "': got " + got + ", want " + want);
+      }
+    }
+    if (!empty) data += CheckedMul(offset, width);
+  }
+  *view = DLTensor{data, frame.device, rank, arg.dtype->dl, dim, stride, 0};
+}
+
+void Plan::BuildArgs(const Branch& branch, const Step& step, bool launch, Frame* frame) const {
+  Env env = frame->env();
+  FfiAny* out = frame->args;
+  DLTensor* view = frame->views;
+  int64_t* axes = frame->view_axes;
+  for (const Arg& arg : step.args) {
+    out->zero_padding = 0;
+    switch (arg.kind) {
+      case Arg::Kind::kTensor:
+        BindView(branch, arg, launch, *frame, view, axes);
+        axes += 2 * arg.dim.size();
+        out->type_index = kFfiTensorPtr;
+        out->v_ptr = view++;
+        break;
+      case Arg::Kind::kInt:
+        out->type_index = kFfiInt;
+        out->v_int64 = table_.pool.Eval(arg.value, env);
+        break;
+      case Arg::Kind::kFloat:
+        out->type_index = kFfiFloat;
+        out->v_float64 = arg.number;
+        break;
+      case Arg::Kind::kScalar:
+        if (table_.operands[arg.operand].dtype->is_float()) {
+          out->type_index = kFfiFloat;
+          out->v_float64 = frame->scalars[arg.operand].number;
+        } else {
+          out->type_index = kFfiInt;
+          out->v_int64 = frame->scalars[arg.operand].integer;
+        }
+        break;
+      case Arg::Kind::kNone:
+        out->type_index = kFfiNone;
+        out->v_int64 = 0;
+        break;
+      case Arg::Kind::kLaunch:
+        out->type_index = kFfiInt;
+        out->v_int64 = launch ? 1 : 0;
+        break;
+    }
+    ++out;
+  }
+}
+
+bool Plan::CallKernel(const Branch& branch, const Step& step, bool launch, bool strict,
+                      Frame* frame) const {
+  const Kernel& kernel = *kernels_[step.kernel];
+  FfiAny result{};
+  int code = kernel.call(nullptr, frame->args, static_cast<int32_t>(step.args.size()), &result);
+  if (code == 0) {
+    ffi::Release(result);
+    return true;
+  }
+  ffi::Raised raised = ffi::TakeRaised();
+  if (!strict && (raised.kind == "ValueError" || raised.kind == "TypeError")) return false;
+  throw LaunchFailure("kernel " + std::to_string(step.kernel) + " of branch '" + branch.name +
+                      "' failed to " + (launch ? "launch: " : "prepare: ") + raised.kind + ": " +
+                      raised.message);
+}
+
+void Plan::RunFill(const Branch& branch, const Step& step, Frame* frame, void* stream) const {
+  char* data = nullptr;
+  int64_t capacity = 0;
+  if (step.operand >= 0) {
+    const Slot& slot = frame->slots[step.operand];
+    if (!slot.present) return;
+    data = slot.data;
+    capacity = slot.nbytes;
+  } else {
+    data = frame->workspace + frame->slice_offset[step.slice];
+    capacity = frame->slice_bytes[step.slice];
+  }
+  int64_t bytes = table_.pool.Eval(step.bytes, frame->env());
+  if (bytes == 0) return;
+  if (bytes < 0 || bytes > capacity || bytes % step.width != 0) {
+    throw Refusal("capacity",
+                  step.operand >= 0 ? table_.operands[step.operand].uid : Refusal::kNoOperand,
+                  "fill in branch '" + branch.name + "': got " + std::to_string(bytes) +
+                      " bytes, want a multiple of " + std::to_string(step.width) + " up to " +
+                      std::to_string(capacity));
+  }
+  if (table_.cuda) {
+    cuda::Fill(frame->device.device_id, data, step.pattern, step.width, bytes, stream);
+    return;
+  }
+  if (step.width == 1) {
+    std::memset(data, static_cast<int>(step.pattern), static_cast<size_t>(bytes));
+    return;
+  }
+  for (int64_t at = 0; at < bytes; at += step.width) {  // little endian, as the targets are
+    std::memcpy(data + at, &step.pattern, static_cast<size_t>(step.width));
+  }
+}
+
+void Plan::Run(Frame* frame, void* stream) const {
+  const Branch& branch = table_.branches[frame->branch];
+  auto run = [&] {
+    for (const Step& step : branch.steps) {
+      if (step.kind == Step::Kind::kFill) {
+        RunFill(branch, step, frame, stream);
+        continue;
+      }
+      BuildArgs(branch, step, true, frame);
+      CallKernel(branch, step, true, true, frame);
+    }
+  };
+  if (!table_.cuda) return run();
+  ffi::StreamScope scope(frame->device, stream);
+  run();
+}
+
+}  // namespace cudnn_aot

@@ -1,0 +1,54 @@
+// A plan: a launch table with its kernels, executed for one call at a time.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "kernel.h"
+#include "pack.h"
+#include "table.h"
+
+namespace cudnn_aot {
+
+class Plan {
+ public:
+  // `kernels` are those of the plan record, by index; throws TableError if too few.
+  Plan(Table table, std::vector<std::shared_ptr<const Kernel>> kernels);
+
+  const Table& table() const { return table_; }
+
+  // Fills the frame for a call: symbols, operands, checks, branch, workspace. `device` is where
+  // the call runs. Throws Refusal; launches nothing.
+  void Resolve(const Call& call, DLDevice device, Frame* frame) const;
+
+  // Runs the steps of a resolved frame, in order, on `stream`. Throws LaunchFailure.
+  void Run(Frame* frame, void* stream) const;
+
+  // Loads all code of every branch on a device by calling every kernel that has a `launch`
+  // argument with launch = 0 and null addresses.
+  void Prepare(int device) const;
+
+  // The largest workspace of any branch that a call with these symbol values can take; symbols
+  // not given range over their declaration, `sm_count` over `sm_counts`.
+  int64_t WorkspaceBytes(const SymbolValue* given, int count, Interval sm_counts) const;
+
+  // Writes the arguments of a kernel step into the frame. Exposed to describe a call.
+  void BuildArgs(const Branch& branch, const Step& step, bool launch, Frame* frame) const;
+
+ private:
+  void RunChecks(const Frame& frame) const;
+  void ChooseBranch(Frame* frame) const;
+  void CarveWorkspace(const Call& call, Frame* frame) const;
+  void BindView(const Branch& branch, const Arg& arg, bool launch, const Frame& frame,
+                DLTensor* view, int64_t* axes) const;
+  // With `strict` false, arguments that the kernel's wrapper refuses are reported as false.
+  bool CallKernel(const Branch& branch, const Step& step, bool launch, bool strict,
+                  Frame* frame) const;
+  void RunFill(const Branch& branch, const Step& step, Frame* frame, void* stream) const;
+  bool AssumeCall(int guard, Frame* frame) const;
+
+  Table table_;
+  std::vector<std::shared_ptr<const Kernel>> kernels_;
+};
+
+}  // namespace cudnn_aot

@@ -1,0 +1,132 @@
+// The parsed launch table: everything that a call does not decide.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "dtype.h"
+#include "expression.h"
+
+namespace cudnn_aot {
+
+constexpr int kMaxRank = 16;     // of an operand and of a view
+constexpr int kMaxSymbols = 16;  // of a table
+
+struct Symbol {
+  std::string name;
+  int64_t min = 0;
+  int64_t max = 0;
+  int64_t multiple_of = 1;
+  int64_t hint = 0;
+};
+
+// How an axis of a buffer can bind a symbol: extent == coefficient * product of symbols.
+struct AxisPattern {
+  bool monomial = false;
+  int64_t coefficient = 1;
+  std::vector<int> symbols;  // with repetition for a monomial, else all that the extent reads
+};
+
+struct Operand {
+  enum class Kind : uint8_t { kInput, kOutput, kScalar };
+
+  int64_t uid = 0;
+  std::string name;
+  Kind kind = Kind::kInput;
+  const DType* dtype = nullptr;
+  bool optional = false;
+  int rank = 0;
+  int base = 0;  // flat index of axis 0 in a frame
+  std::vector<Expr> dim;
+  std::vector<Expr> stride;
+  std::vector<AxisPattern> patterns;  // per axis
+  // A scalar's default; `integer` mirrors `number` for integer types.
+  bool has_default = false;
+  double number = 0;
+  int64_t integer = 0;
+};
+
+struct Check {
+  enum class Rule : uint8_t { kAlignment, kUnitStride, kDivisible, kRange, kEqual };
+
+  Rule rule = Rule::kRange;
+  int operand = -1;  // index, -1 for none
+  int64_t bytes = 1;
+  int axis = 0;
+  Expr a = -1;  // expr, or a
+  Expr b = -1;  // by, or b
+  Expr min = -1;
+  Expr max = -1;
+};
+
+struct Slice {
+  std::string name;
+  Expr bytes = -1;
+  int64_t align = 1;
+};
+
+struct Arg {
+  enum class Kind : uint8_t { kTensor, kInt, kFloat, kScalar, kNone, kLaunch };
+
+  Kind kind = Kind::kNone;
+  int operand = -1;  // of a tensor or scalar
+  int slice = -1;    // of a tensor, when it is no operand
+  const DType* dtype = nullptr;
+  std::vector<Expr> dim;
+  std::vector<Expr> stride;
+  Expr value = -1;  // of an int; offset of a tensor (-1 for 0)
+  double number = 0;
+};
+
+struct Step {
+  enum class Kind : uint8_t { kKernel, kFill };
+
+  Kind kind = Kind::kKernel;
+  int kernel = 0;
+  std::vector<Arg> args;
+  bool has_launch = false;
+  int operand = -1;  // of a fill
+  int slice = -1;
+  Expr bytes = -1;
+  uint32_t pattern = 0;
+  int width = 1;
+};
+
+struct Branch {
+  std::string name;
+  std::vector<Slice> slices;
+  std::vector<Step> steps;
+  int64_t align = 1;  // the largest of its slices
+};
+
+struct Guard {
+  Expr when;
+  int branch;
+};
+
+struct Table {
+  bool cuda = false;
+  std::vector<Symbol> symbols;
+  std::vector<std::string> symbol_names;
+  std::vector<Operand> operands;  // ascending uid
+  std::vector<Check> checks;
+  std::vector<Guard> dispatch;
+  std::vector<Branch> branches;
+  ExprPool pool;
+  int total_rank = 0;   // of all operands
+  int num_kernels = 0;  // one more than the highest index that a step names
+  // Sizes of a call's scratch, the largest over the branches and their steps.
+  int max_slices = 0;
+  int max_args = 0;
+  int max_views = 0;
+  int max_view_axes = 0;
+
+  int FindOperand(int64_t uid) const;  // -1 when absent
+  int FindSymbol(const std::string& name) const;
+};
+
+// Throws TableError with the place of the first offence.
+Table ParseTable(const Value& value);
+
+}  // namespace cudnn_aot
