@@ -55,8 +55,9 @@ _STARTS_PROCESS = frozenset(
 class Guard:
     """The audit hook's state: what the kernel being compiled may read of the project."""
 
-    def __init__(self) -> None:
+    def __init__(self, home: Path) -> None:
         self.violation: str | None = None
+        self._home = f"{_real(home)}{os.sep}"
         self._files: frozenset[str] | None = None
         self._modules: frozenset[str] = frozenset()
         folders = {_real(folder) for folder in project_folders()}
@@ -101,7 +102,7 @@ class Guard:
 
     def _check_file(self, path: str) -> None:
         assert self._files is not None
-        if path in self._files:
+        if path in self._files or path.startswith(self._home):
             return
         for root, outside in self._roots:
             if path.startswith(root) and not path.startswith(tuple(outside)):
@@ -220,7 +221,7 @@ def main(argv: list[str] | None = None) -> None:
             arguments.flavor, dsl_folder() / "dsl_packages" / "cutlass" / "_mlir" / "_mlir_libs"
         )
         add_recipe_folders(arguments.recipes)
-        guard = Guard()
+        guard = Guard(arguments.home)
         sys.pycache_prefix = os.devnull  # project sources are read, not what was cached of them
     except BaseException as error:
         traceback.print_exc()

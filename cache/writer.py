@@ -79,26 +79,17 @@ class StoreWriter:
         key = str(record["key"])
         if canonical_digest(record["spec"]) != key:
             raise UsageError(f"bad kernel record: key {key} does not belong to its spec")
-        relative = layout.kernel_path(key)
+        if self._has_kernel(record):
+            return False
         with self.lock(f"record-{key}"):
-            try:
-                known = self.reader.kernel(key)
-            except (NotInStoreError, DamagedError):
-                known = None
-            if known is not None:
-                had, got = known["object"]["sha256"], record["object"]["sha256"]
-                if had != got:
-                    raise NotReproducibleError(
-                        f"kernel {key} compiled to object {got}, the store holds {had} for this "
-                        "key: its compile is not reproducible, keep both objects and report it"
-                    )
-                if self._blob_is_whole(known["blob"]["sha256"]):
-                    return False
+            if self._has_kernel(record):
+                return False
             if not self._blob_is_whole(record["blob"]["sha256"]):
                 raise StoreError(
                     f"kernel {key} names blob {record['blob']['sha256']}, which is not stored"
                 )
-            self._publish(relative, layout.document_bytes({"format": layout.FORMAT, **record}))
+            data = layout.document_bytes({**record, "format": layout.FORMAT})
+            self._publish(layout.kernel_path(key), data)
         return True
 
     def put_pointer(self, target: str, graph_key: str, pointer: Mapping[str, Any]) -> bool:
@@ -190,6 +181,20 @@ class StoreWriter:
                 self._session = session.BuildSession(self.path)
                 self._touched = True
             return self._session
+
+    def _has_kernel(self, record: Mapping[str, Any]) -> bool:
+        """Whether the record's kernel is there and whole; the alarm if it is another object."""
+        try:
+            known = self.reader.kernel(record["key"])
+        except (NotInStoreError, DamagedError):
+            return False
+        had, got = known["object"]["sha256"], record["object"]["sha256"]
+        if had != got:
+            raise NotReproducibleError(
+                f"kernel {record['key']} compiled to object {got}, the store holds {had} for this "
+                "key: its compile is not reproducible, keep both objects and report it"
+            )
+        return self._blob_is_whole(known["blob"]["sha256"])
 
     def _blob_is_whole(self, digest: str) -> bool:
         try:

@@ -1,0 +1,298 @@
+"""What enters a key, and what does not."""
+
+import enum
+import importlib.metadata
+import pickle
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import toy_store
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import cudnn_aot.recipes
+from cudnn_aot.cache import toolchain as tools
+from cudnn_aot.cache.canonical import canonical_bytes, plain
+from cudnn_aot.cache.source import source_closure
+from cudnn_aot.cache.spec import KernelSpec, kernel_spec
+from cudnn_aot.compiler.target.target import load_target
+from cudnn_aot.errors import CompileError, UsageError
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+FINITE = SCALARS.filter(lambda value: value not in (float("inf"), float("-inf")))
+VALUES = st.recursive(
+    FINITE, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=12
+)
+PARAMS = st.dictionaries(st.text(), VALUES, max_size=5)
+
+SPEC = KernelSpec(
+    template="gemm.kernels.sm90:matmul",
+    source_digest="0" * 64,
+    params={"ab_dtype": "BFLOAT16", "tile": [128, 256, 64], "epilogue": {"nodes": []}},
+    gpu_arch="sm_90a",
+    host_triple="x86_64-linux-gnu",
+    host_level="x86-64-v3",
+    toolchain={"dsl_flavor": "cu12", "nvidia-cutlass-dsl": "4.8.1"},
+    options=("--opt-level 3",),
+)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("template", "gemm.kernels.simt:matmul"),
+        ("source_digest", "1" * 64),
+        ("params", {**SPEC.params, "ab_dtype": "HALF"}),
+        ("params", {**SPEC.params, "tile": [128, 64, 256]}),
+        ("params", {**SPEC.params, "epilogue": {"nodes": [None]}}),
+        ("params", {**SPEC.params, "extra": None}),
+        ("gpu_arch", "sm_90"),
+        ("host_triple", "aarch64-linux-gnu"),
+        ("host_level", "x86-64-v2"),
+        ("toolchain", {**SPEC.toolchain, "nvidia-cutlass-dsl": "4.8.2"}),
+        ("toolchain", {**SPEC.toolchain, "dsl_flavor": "cu13"}),
+        ("options", ()),
+        ("options", ("--opt-level 3", "--opt-level 3")),
+    ],
+)
+def test_every_field_changes_the_key(field: str, value: Any) -> None:
+    assert replace(SPEC, **{field: value}).key != SPEC.key
+
+
+@settings(max_examples=60, deadline=None)
+@given(PARAMS, PARAMS)
+def test_keys_are_equal_exactly_when_params_are(first: Any, second: Any) -> None:
+    one, two = replace(SPEC, params=first), replace(SPEC, params=second)
+    assert (one.key == two.key) == (canonical_bytes(first) == canonical_bytes(second))
+    assert (one == two) == (one.key == two.key) or first == second  # 0 == False, 1 == 1.0
+
+
+@settings(max_examples=60, deadline=None)
+@given(PARAMS, st.randoms())
+def test_order_of_fields_does_not_count(params: dict[str, Any], random: Any) -> None:
+    names = list(params)
+    random.shuffle(names)
+    shuffled = {name: params[name] for name in names}
+    assert replace(SPEC, params=shuffled).key == replace(SPEC, params=params).key
+
+
+@settings(max_examples=60, deadline=None)
+@given(PARAMS)
+def test_a_spec_survives_its_canonical_form(params: dict[str, Any]) -> None:
+    spec = replace(SPEC, params=params)
+    fields = spec.canonical()
+    assert fields.pop("version") == 1
+    again = KernelSpec(**{**fields, "options": tuple(fields["options"])})
+    assert again.key == spec.key
+    assert pickle.loads(pickle.dumps(spec)).key == spec.key
+    assert isinstance(hash(spec), int)
+
+
+def test_a_key_stays_what_it_is() -> None:
+    """Keys of published stores: this value may change only together with ``spec.VERSION``."""
+    assert SPEC.key == "fb95c7c814e5d40e28da0d72ec73bb63f858323340896bca3a9c4efd946c9208"
+
+
+def test_numbers_of_different_kinds_differ() -> None:
+    keys = {
+        replace(SPEC, params={"k": value}).key for value in (1, 1.0, True, "1", None, -0.0, 0.0)
+    }
+    assert len(keys) == 7
+
+
+class _Dtype(enum.IntEnum):
+    HALF = 2
+
+
+class _Text(str):
+    pass
+
+
+@pytest.mark.parametrize(
+    "value",
+    [_Dtype.HALF, _Text("k"), b"k", {1: 2}, {"a": {1}}, Path("k"), object, len, float("nan"), 1j],
+    ids=repr,
+)
+def test_anything_but_plain_data_raises(value: Any) -> None:
+    with pytest.raises(TypeError, match=r"params"):
+        replace(SPEC, params={"k": value})
+
+
+def test_params_cannot_change_after_the_key_was_taken() -> None:
+    tile = [128, 256, 64]
+    spec = replace(SPEC, params={"tile": tile})
+    key = spec.key
+    tile.append(1)
+    assert spec.key == key
+    with pytest.raises(TypeError):
+        spec.params["tile"] = 1  # type: ignore[index]
+
+
+@given(VALUES)
+@settings(max_examples=60, deadline=None)
+def test_plain_copies(value: Any) -> None:
+    assert canonical_bytes(plain(value)) == canonical_bytes(value)
+
+
+# Targets and tools
+
+
+def test_a_key_names_requirements_and_not_devices() -> None:
+    """Two devices of one arch run the same code, so they share kernels."""
+    h100, h200 = load_target("h100"), load_target("h200")
+    template = "toys.kernels.elementwise:device"
+    assert kernel_spec(template, {"scale": 1}, h100) == kernel_spec(template, {"scale": 1}, h200)
+
+
+def test_the_driver_floor_must_be_the_flavours() -> None:
+    target = replace(load_target("h200"), driver_min=12040)
+    with pytest.raises(UsageError, match="has driver_min 12040, want 12090 for flavour cu12"):
+        kernel_spec("toys.kernels.elementwise:device", {"scale": 1}, target)
+    assert toy_store.toy_spec("device").driver_min == 12090
+    assert toy_store.toy_spec("host").driver_min == 0
+
+
+class _Wheel:
+    def __init__(self, name: str, version: str) -> None:
+        self.metadata, self.version = {"Name": name}, version
+
+
+def test_wheels_that_no_compile_reads_stay_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = {
+        "nvidia-cutlass-dsl": "4.8.1",
+        "nvidia_cutlass_dsl_libs_base": "4.8.1",
+        "nvidia-cutlass-dsl-libs-cu12": "4.8.1",
+        "nvidia-cutlass-dsl-libs-cu13": "4.8.1",
+        "apache-tvm-ffi": "0.1.15",
+        "numpy": "2.0",
+    }
+
+    def distributions() -> list[_Wheel]:
+        return [_Wheel(name, version) for name, version in installed.items()]
+
+    monkeypatch.setattr(importlib.metadata, "distributions", distributions)
+    tools._toolchain.cache_clear()
+    try:
+        both = tools.toolchain("cu12")
+        assert both == {
+            "dsl_flavor": "cu12",
+            "nvidia-cutlass-dsl": "4.8.1",
+            "nvidia-cutlass-dsl-libs-base": "4.8.1",
+            "nvidia-cutlass-dsl-libs-cu12": "4.8.1",
+            "apache-tvm-ffi": "0.1.15",
+        }
+        assert tools.toolchain("cu13") != both
+        for change, same in (
+            ({"nvidia-cutlass-dsl-libs-cu13": "4.9"}, True),
+            ({"numpy": "3.0"}, True),
+            ({"nvidia_cutlass_dsl_libs_base": "4.8.2"}, False),
+            ({"nvidia-cutlass-dsl-libs-new": "1"}, False),
+            ({"apache-tvm-ffi": "0.1.16"}, False),
+        ):
+            before = dict(installed)
+            installed.update(change)
+            tools._toolchain.cache_clear()
+            assert (tools.toolchain("cu12") == both) == same, change
+            installed.clear()
+            installed.update(before)
+        del installed["nvidia-cutlass-dsl-libs-cu12"]
+        tools._toolchain.cache_clear()
+        with pytest.raises(CompileError, match="pip install 'nvidia-cutlass-dsl-libs-cu12'"):
+            tools.toolchain("cu12")
+    finally:
+        tools._toolchain.cache_clear()
+    with pytest.raises(UsageError, match="unknown DSL flavour 'cu11', want one of cu12, cu13"):
+        tools.toolchain("cu11")
+
+
+# Sources
+
+
+@pytest.fixture
+def recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the toys that a test may edit, in the place of the toys."""
+    copy = tmp_path / "recipes"
+    shutil.copytree(toy_store.RECIPES, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    kept = [p for p in cudnn_aot.recipes.__path__ if p != str(toy_store.RECIPES)]
+    monkeypatch.setattr(cudnn_aot.recipes, "__path__", [*kept, str(copy)])
+    return copy / "toys" / "kernels"
+
+
+TEMPLATE = "toys.kernels.elementwise:host"
+
+
+def test_the_closure_follows_imports() -> None:
+    names = {
+        name.removeprefix("cudnn_aot.recipes.") for name, _ in source_closure(TEMPLATE).modules
+    }
+    assert names == {"toys.kernels.elementwise", "toys.kernels.scaling", "trace.template"}
+
+
+def test_the_digest_is_of_contents_and_not_of_places(recipes: Path) -> None:
+    """A wheel, an editable install and a copy elsewhere give one digest."""
+    here = source_closure(TEMPLATE).digest
+    other = recipes.parents[1].with_name("elsewhere")
+    recipes.parents[1].rename(other)
+    cudnn_aot.recipes.__path__[-1] = str(other)
+    assert source_closure(TEMPLATE).digest == here
+    cudnn_aot.recipes.__path__[-1] = str(toy_store.RECIPES)
+    assert source_closure(TEMPLATE).digest == here
+
+
+def test_the_digest_changes_with_what_a_compile_reads(recipes: Path) -> None:
+    before = source_closure(TEMPLATE).digest
+    faulty = recipes / "faulty.py"
+    faulty.write_text(faulty.read_text() + "# another template's module\n")
+    (recipes / "notes.txt").write_text("not a source")
+    assert source_closure(TEMPLATE).digest == before
+    scaling = recipes / "scaling.py"
+    scaling.write_text(scaling.read_text() + "# an imported module\n")
+    assert source_closure(TEMPLATE).digest != before
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("import cudnn_aot", "imports cudnn_aot:"),
+        ("from cudnn_aot.compiler.target import target", "imports cudnn_aot.compiler.target:"),
+        ("from cudnn_aot.recipes import gemm", "imports cudnn_aot.recipes.gemm:"),
+        ("def f():\n    import cudnn_aot.cache.spec", "imports cudnn_aot.cache.spec:"),
+        ("from ...gemm import facts", "imports cudnn_aot.recipes.gemm"),
+        (
+            "from .absent import f",
+            "needs cudnn_aot.recipes.toys.kernels.absent, which does not exist",
+        ),
+        ("def f(:", "toys/kernels/scaling.py:1: "),
+    ],
+)
+def test_forbidden_imports_are_refused(recipes: Path, line: str, message: str) -> None:
+    (recipes / "scaling.py").write_text(line + "\n")
+    with pytest.raises(CompileError) as caught:
+        source_closure(TEMPLATE)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_relative_imports_are_followed(recipes: Path) -> None:
+    (recipes / "scaling.py").write_text("from .more import f\nfrom . import extra\n")
+    (recipes / "more.py").write_text("f = 1\n")
+    (recipes / "extra.py").write_text("")
+    names = {name for name, _ in source_closure(TEMPLATE).modules}
+    assert {"cudnn_aot.recipes.toys.kernels.more", "cudnn_aot.recipes.toys.kernels.extra"} <= names
+
+
+def test_kernel_packages_stay_empty(recipes: Path) -> None:
+    (recipes / "__init__.py").write_text("SCALE = 2\n")
+    with pytest.raises(CompileError, match=r"kernels/__init__.py has code"):
+        source_closure(TEMPLATE)
+
+
+@pytest.mark.parametrize(
+    "template", ["", "toys", "toys.kernels.absent:f", "gemm.facts:f", "../x:f", "toys.kernels:f"]
+)
+def test_bad_templates(template: str) -> None:
+    with pytest.raises(CompileError, match="template"):
+        source_closure(template)
