@@ -121,12 +121,7 @@ Expr ExprPool::CompileAt(const Reader& source, const Scope& scope, int depth) {
   if (depth > kMaxDepth) source.Fail("nested deeper than " + std::to_string(kMaxDepth));
   const Value& value = source.value();
   if (value.kind == Value::Kind::kInt) return Add({Op::kConst, -1, -1, -1, value.integer});
-  if (value.kind == Value::Kind::kString) {
-    const auto& names = *scope.symbols;
-    auto found = std::find(names.begin(), names.end(), value.string);
-    if (found == names.end()) source.Fail("no symbol is named '" + value.string + "'");
-    return Add({Op::kSymbol, static_cast<Expr>(found - names.begin())});
-  }
+  if (value.kind == Value::Kind::kString) return CompileName(source, scope, depth);
   if (value.kind != Value::Kind::kList) {
     source.Fail(std::string("got ") + value.KindName() +
                 ", want an expression: an integer, a symbol or a list");
@@ -150,6 +145,21 @@ Expr ExprPool::CompileAt(const Reader& source, const Scope& scope, int depth) {
     return Add({Op::kSelect, predicate, then, otherwise});
   }
   return CompileLeaf(source, scope, head);
+}
+
+Expr ExprPool::CompileName(const Reader& source, const Scope& scope, int depth) {
+  const std::string& name = source.String();
+  const auto& symbols = *scope.symbols;
+  auto symbol = std::find(symbols.begin(), symbols.end(), name);
+  if (symbol != symbols.end()) {
+    return Add({Op::kSymbol, static_cast<Expr>(symbol - symbols.begin())});
+  }
+  for (const auto& [let, expression] : scope.lets) {
+    if (let != name) continue;
+    // Replaced where it is used: the use decides what it may read, and whether it is evaluated.
+    return CompileAt(expression, scope, depth + 1);
+  }
+  source.Fail("no symbol or 'let' is named '" + name + "'");
 }
 
 Expr ExprPool::CompileLeaf(const Reader& source, const Scope& scope, const std::string& head) {
@@ -177,7 +187,6 @@ Expr ExprPool::CompileLeaf(const Reader& source, const Scope& scope, const std::
   if (head == "nbytes") {
     std::vector<Reader> items = Arguments(source, head, 1);
     if (scope.extents_only) source.Fail("a declaration may use integers and symbols only");
-    if (scope.sizes_only) source.Fail("a workspace size may not depend on a buffer's capacity");
     return Add({Op::kNbytes, FindOperand(items[0], scope)});
   }
   if (head == "attr") {

@@ -78,6 +78,7 @@ struct Interval {
 struct Ranges {
   std::vector<Interval> symbols;
   Interval attrs[kNumAttrs];
+  std::vector<int64_t> nbytes;  // upper bounds, by operand
 };
 
 enum class Truth : uint8_t { kFalse, kTrue, kUnknown };
@@ -94,10 +95,11 @@ struct Scope {
   };
 
   const std::vector<std::string>* symbols = nullptr;
+  std::vector<std::pair<std::string, Reader>> lets;  // names of expressions
   std::vector<Operand> operands;
   bool has_device = false;    // the table runs on a GPU, so device attributes exist
   bool extents_only = false;  // no stride, nbytes or device attribute: operand declarations
-  bool sizes_only = false;    // no stride or nbytes: workspace, whose size must be known before
+  bool sizes_only = false;    // no stride: workspace, whose size must be known before a call
 };
 
 class ExprPool {
@@ -142,6 +144,7 @@ class ExprPool {
  private:
   Expr CompileAt(const Reader& source, const Scope& scope, int depth);
   Expr CompilePredicateAt(const Reader& source, const Scope& scope, int depth);
+  Expr CompileName(const Reader& source, const Scope& scope, int depth);
   Expr CompileLeaf(const Reader& source, const Scope& scope, const std::string& head);
   Expr Add(Node node);
   int64_t EvalInner(const Node& node, const Env& env) const;

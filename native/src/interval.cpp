@@ -47,7 +47,7 @@ Interval ExprPool::Bound(Expr expr, const Ranges& ranges) const {
     case Op::kAttr:
       return ranges.attrs[node.a];
     case Op::kNbytes:
-      return {0, INT64_MAX};
+      return {0, ranges.nbytes[node.a]};
     case Op::kStride:
       return {};
     case Op::kSelect:

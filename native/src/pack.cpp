@@ -125,7 +125,7 @@ void Normaliser::Run() {
   }
   int64_t bytes = CheckedMul(Elements(buffer_), BitsPerSlot(buffer_.dtype)) / 8;
   int64_t declared = DeclaredBytes();
-  if (bytes < declared) {
+  if (bytes < declared && !operand_.ragged) {
     Refuse("capacity", operand_, std::to_string(bytes) + " bytes in " + DescribeBuffer(buffer_),
            std::to_string(declared) + " for " + Declared());
   }

@@ -65,6 +65,12 @@ void ApplyLayout(const Table& table, Layout layout, Frame* frame) {
   }
 }
 
+// base + a * b for a and b that are not negative, at most INT64_MAX.
+int64_t Saturate(int64_t base, int64_t a, int64_t b) {
+  __int128 sum = static_cast<__int128>(std::max<int64_t>(a, 0)) * std::max<int64_t>(b, 0) + base;
+  return sum > INT64_MAX ? INT64_MAX : static_cast<int64_t>(sum);
+}
+
 }  // namespace
 
 // Fills the frame with symbols, layouts and presences for which guard `guard` holds, all
@@ -146,6 +152,18 @@ int64_t Plan::WorkspaceBytes(const SymbolValue* given, int count, Interval sm_co
     all.symbols[given[i].symbol] = {given[i].value, given[i].value};
   }
   all.attrs[kAttrSmCount] = sm_counts;
+  for (const Operand& operand : table_.operands) {
+    // A larger buffer may ask for more workspace than this; such a call is refused, not overrun.
+    int64_t span = 0;
+    for (int axis = 0; axis < operand.rank; ++axis) {
+      Interval dim = table_.pool.Bound(operand.dim[axis], all);
+      Interval stride = table_.pool.Bound(operand.stride[axis], all);
+      span = Saturate(span, dim.high - 1, stride.high);
+    }
+    all.nbytes.push_back(operand.kind == Operand::Kind::kScalar
+                             ? 0
+                             : Saturate(operand.dtype->bytes(), span, operand.dtype->bytes()));
+  }
 
   int64_t largest = 0;
   for (const Guard& guard : table_.dispatch) {

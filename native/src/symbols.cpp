@@ -177,6 +177,7 @@ void BindSymbols(const Table& table, const Call& call, Frame* frame) {
     const Operand& operand = table.operands[i];
     const Buffer& buffer = call.buffers[i];
     if (buffer.kind != Buffer::Kind::kTensor || !MentionsUnbound(operand, *frame)) continue;
+    if (operand.ragged) continue;  // its extents are tokens, not the declared ones
     Unifier unifier(table, frame);
     if (!unifier.FitUpToUnitAxes(operand, buffer.shape, buffer.ndim)) continue;
     if (!SameWidth(buffer.dtype, operand.dtype->dl)) {

@@ -91,7 +91,8 @@ class Parser {
 };
 
 Table Parser::Parse(const Reader& root) {
-  root.Fields({"version", "device", "symbols", "operands", "checks", "dispatch", "branches"});
+  root.Fields({"version", "device", "symbols", "operands", "checks", "dispatch", "branches"},
+              {"let"});
   int64_t version = root.Field("version").Int();
   if (version != kTableVersion) {
     root.Field("version").Fail("got " + std::to_string(version) + ", want " +
@@ -100,6 +101,12 @@ Table Parser::Parse(const Reader& root) {
   table_.cuda = kDevices.Read(root.Field("device"));
   ParseSymbols(root.Field("symbols"));
   declaration_.symbols = &table_.symbol_names;
+  if (root.Has("let")) {
+    declaration_.lets = root.Field("let").Members();
+    for (const auto& [name, expression] : declaration_.lets) {
+      if (table_.FindSymbol(name) >= 0) expression.Fail("a symbol has this name");
+    }
+  }
   declaration_.has_device = table_.cuda;
   declaration_.extents_only = true;
 
@@ -113,6 +120,7 @@ Table Parser::Parse(const Reader& root) {
     full_.operands.push_back({operand.uid, operand.rank, operand.base, operand.optional,
                               operand.kind == Operand::Kind::kScalar, &operand.dim});
   }
+  for (const auto& [name, expression] : full_.lets) table_.pool.Compile(expression, full_);
   size_ = full_;
   size_.sizes_only = true;
 
@@ -172,7 +180,7 @@ void Parser::ParseOperand(const Reader& source) {
   if (scalar) {
     source.Fields({"uid", "name", "kind", "dtype", "value"});
   } else {
-    source.Fields({"uid", "name", "kind", "dtype", "dim", "stride"}, {"optional"});
+    source.Fields({"uid", "name", "kind", "dtype", "dim", "stride"}, {"optional", "ragged"});
   }
   operand.uid = source.Field("uid").Int();
   if (operand.uid == Refusal::kNoOperand) source.Field("uid").Fail("uid is reserved");
@@ -186,6 +194,7 @@ void Parser::ParseOperand(const Reader& source) {
     ParseScalarDefault(source.Field("value"), &operand);
   } else {
     operand.optional = source.Has("optional") && source.Field("optional").Bool();
+    operand.ragged = source.Has("ragged") && source.Field("ragged").Bool();
     operand.dim = ReadExprs(source.Field("dim"), declaration_);
     operand.stride = ReadExprs(source.Field("stride"), declaration_);
     if (operand.dim.size() != operand.stride.size()) {

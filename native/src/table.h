@@ -36,6 +36,7 @@ struct Operand {
   Kind kind = Kind::kInput;
   const DType* dtype = nullptr;
   bool optional = false;
+  bool ragged = false;  // may be smaller than declared; the checks decide
   int rank = 0;
   int base = 0;  // flat index of axis 0 in a frame
   std::vector<Expr> dim;
