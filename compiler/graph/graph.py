@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 from cudnn_aot.compiler.graph.dtypes import as_data_type
 from cudnn_aot.compiler.graph.enums import data_type, scalar_type
 from cudnn_aot.compiler.graph.extents import INT64_MAX, Symbol, is_symbol_name
-from cudnn_aot.compiler.graph.infer import infer
+from cudnn_aot.compiler.graph.infer import infer_inputs, infer_nodes
 from cudnn_aot.compiler.graph.key import graph_key
 from cudnn_aot.compiler.graph.node import Node
 from cudnn_aot.compiler.graph.ops import OPS, Op, op_row
 from cudnn_aot.compiler.graph.override import make_rows_symbolic
 from cudnn_aot.compiler.graph.tensor import Tensor, fill
-from cudnn_aot.compiler.graph.validate import check_inferred, check_structure
+from cudnn_aot.compiler.graph.validate import check_layouts, check_structure, check_symbols
 from cudnn_aot.errors import FrozenGraphError, InvalidGraphError, cudnnGraphNotSupportedError
 
 
@@ -300,8 +300,11 @@ class Graph:
         if self._is_override_shape_enabled and not self._symbols:
             make_rows_symbolic(self)
         check_structure(self)
-        infer(self)
-        check_inferred(self)
+        infer_inputs(self)
+        check_layouts(self, self.inputs())
+        infer_nodes(self)
+        check_layouts(self, self.tensors.values())
+        check_symbols(self)
 
     def freeze(self) -> Graph:
         """Validate and seal: after this every write raises `FrozenGraphError`. Idempotent."""

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from cudnn_aot.compiler.graph.graph import Graph
 
 
-def infer(graph: Graph) -> None:
-    """Set every tensor's data_type, dim and stride, and every node's compute_data_type."""
+def infer_inputs(graph: Graph) -> None:
+    """Forget what was inferred before, and complete the graph's inputs."""
     for tensor in graph.tensors.values():
         for field, empty in (("data_type", None), ("dim", ()), ("stride", ())):
             if not getattr(tensor, f"{field}_assigned"):
@@ -28,6 +28,10 @@ def infer(graph: Graph) -> None:
         if not tensor.dim:
             raise InvalidGraphError(f"{tensor} has no dim: an input declares its extents")
         _infer_stride(tensor)
+
+
+def infer_nodes(graph: Graph) -> None:
+    """Complete every node, and its results from its operands."""
     for node in graph.nodes:
         _infer_node(graph, node)
 

@@ -6,7 +6,7 @@ Every refusal is one line: the node or tensor, the port, what was got, what is w
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from cudnn_aot.compiler.graph.dtypes import DTYPES
@@ -69,11 +69,16 @@ def check_structure(graph: Graph) -> None:
         live.update(id(tensor) for tensor in node.inputs.values())
 
 
-def check_inferred(graph: Graph) -> None:
-    """Check extents, strides and symbols of a graph that inference has completed."""
+def check_layouts(graph: Graph, tensors: Iterable[Tensor]) -> None:
+    """Check extents and strides of `tensors`, which inference has completed."""
+    for tensor in tensors:
+        _check_layout(tensor, graph)
+
+
+def check_symbols(graph: Graph) -> None:
+    """Check that every symbol is of use."""
     used: set[str] = set()
     for tensor in graph.tensors.values():
-        _check_layout(tensor, graph)
         used |= symbols_of((*tensor.dim, *tensor.stride))
     for name in graph.symbols:
         if name not in used:
