@@ -1,0 +1,128 @@
+"""Rounding and storage, against exact fractions and against words spelt out by hand."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cudnn_aot.compiler.graph.enums import data_type
+from cudnn_aot.compiler.reference.storage import from_storage, round_to, storage_dtype, to_storage
+from cudnn_aot.errors import InvalidGraphError
+
+BF16, FP16 = data_type.BFLOAT16, data_type.HALF
+E4M3, E5M2 = data_type.FP8_E4M3, data_type.FP8_E5M2
+
+# type: stored mantissa bits, smallest normal exponent, largest number
+FORMATS = {
+    BF16: (7, -126, 3.3895313892515355e38),
+    FP16: (10, -14, 65504.0),
+    E4M3: (3, -6, 448.0),
+    E5M2: (2, -14, 57344.0),
+}
+
+
+def nearest(value: float, dtype: data_type) -> float:
+    """Round to nearest, ties to even, in exact arithmetic; the result may exceed the largest."""
+    mantissa, lowest, _ = FORMATS[dtype]
+    exact = Fraction(value)
+    exponent = lowest
+    while abs(exact) >= Fraction(2) ** (exponent + 1):
+        exponent += 1
+    quantum = Fraction(2) ** (exponent - mantissa)
+    return float(round(exact / quantum) * quantum)  # Fraction rounds half to even
+
+
+@pytest.mark.parametrize("dtype", FORMATS, ids=lambda d: d.name)
+@given(value=st.floats(-1e5, 1e5) | st.floats(-1e-6, 1e-6) | st.integers(-512, 512).map(float))
+def test_rounding_is_exact(dtype: data_type, value: float) -> None:
+    want = nearest(value, dtype)
+    largest = FORMATS[dtype][2]
+    if abs(want) > largest:
+        want = np.copysign(largest if dtype in (E4M3, E5M2) else np.inf, want)
+    got = round_to(value, dtype)
+    assert got == want and np.signbit(got) == np.signbit(value)
+    assert round_to(got, dtype) == got
+    assert from_storage(to_storage(value, dtype), dtype) == got
+
+
+def test_rounding_from_float64_is_one_rounding() -> None:
+    # Just above the middle of 1 and 1 + 2**-7: through float32 it would tie and go down to 1.
+    value = 1 + 2.0**-8 + 2.0**-40
+    assert round_to(value, BF16) == 1 + 2.0**-7
+    assert round_to(np.float32(value), BF16) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "word"),
+    [
+        (BF16, 1.0, 0x3F80),
+        (BF16, -2.5, 0xC020),
+        (BF16, 1 + 2.0**-8, 0x3F80),  # a tie goes to the even neighbour below
+        (BF16, 1 + 3 * 2.0**-8, 0x3F82),  # and here above
+        (BF16, np.inf, 0x7F80),
+        (BF16, 3.4e38, 0x7F80),
+        (BF16, -0.0, 0x8000),
+        (BF16, 2.0**-133, 0x0001),
+        (E4M3, 1.0, 0x38),
+        (E4M3, 448.0, 0x7E),
+        (E4M3, 1e9, 0x7E),
+        (E4M3, -np.inf, 0xFE),
+        (E4M3, 2.0**-9, 0x01),
+        (E4M3, 2.0**-6, 0x08),
+        (E5M2, 1.0, 0x3C),
+        (E5M2, -57344.0, 0xFB),
+        (E5M2, 2.0**-16, 0x01),
+        (FP16, 1.5, 0x3E00),
+    ],
+)
+def test_words(dtype: data_type, value: float, word: int) -> None:
+    for given_as in (np.float64, np.float32):
+        stored = to_storage(np.full((1,), value, given_as), dtype)
+        assert int(stored.view(f"u{stored.itemsize}")[0]) == word
+
+
+@pytest.mark.parametrize("dtype", [E4M3, E5M2], ids=lambda d: d.name)
+def test_every_fp8_word_survives_unless_it_is_nan(dtype: data_type) -> None:
+    words = np.arange(256, dtype=np.uint8)
+    values = from_storage(words, dtype)
+    numbers = np.isfinite(values)
+    assert np.array_equal(to_storage(values[numbers], dtype), words[numbers])
+    nans = {E4M3: [0x7F, 0xFF], E5M2: [0x7D, 0x7E, 0x7F, 0xFD, 0xFE, 0xFF]}[dtype]
+    assert np.flatnonzero(np.isnan(values)).tolist() == nans
+
+
+def test_every_bfloat16_word_survives() -> None:
+    words = np.arange(1 << 16, dtype=np.uint16)
+    values = from_storage(words, BF16)
+    nan = np.isnan(values)
+    assert np.array_equal(to_storage(values[~nan], BF16), words[~nan])
+    assert np.isnan(from_storage(to_storage(values[nan], BF16), BF16)).all()
+    assert nan.sum() == 2 * 127
+
+
+def test_native_types() -> None:
+    assert np.array_equal(to_storage([-3.5, 2.5, 300], data_type.INT8), np.int8([-4, 2, 127]))
+    assert np.array_equal(to_storage([0, 0.1, -2], data_type.BOOLEAN), [False, True, True])
+    assert to_storage([1.0], data_type.FLOAT).dtype == np.float32
+    assert to_storage([1.0], data_type.DOUBLE).dtype == np.float64
+    assert round_to(0.1, data_type.FLOAT) == np.float32(0.1)
+    assert round_to(0.1, data_type.DOUBLE) == 0.1
+    assert round_to(1e9, FP16) == np.inf
+
+
+def test_shape_is_kept_whatever_the_layout() -> None:
+    values = np.arange(24, dtype=np.float32).reshape(2, 3, 4).transpose(2, 0, 1)
+    stored = to_storage(values, BF16)
+    assert stored.shape == (4, 2, 3)
+    assert np.array_equal(from_storage(stored, BF16), values)
+    assert to_storage(np.zeros((2, 0, 3)), BF16).shape == (2, 0, 3)
+    assert round_to(np.float32(1.0), BF16).shape == ()
+
+
+def test_refusals() -> None:
+    with pytest.raises(InvalidGraphError, match="the reference has no INT4"):
+        storage_dtype(data_type.INT4)
+    with pytest.raises(InvalidGraphError, match="storage of HALF: got float32, want float16"):
+        from_storage(np.zeros(1, np.float32), FP16)
