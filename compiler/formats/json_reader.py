@@ -171,6 +171,10 @@ class Value:
     def text(self) -> str:
         if not isinstance(self.raw, str):
             self.want("text")
+        try:
+            self.raw.encode()
+        except UnicodeEncodeError:
+            self.want("text without half of a surrogate pair")
         return self.raw
 
     def boolean(self) -> bool:

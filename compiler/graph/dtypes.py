@@ -36,6 +36,15 @@ class Dtype:
     def is_float(self) -> bool:
         return self.kind == "float"
 
+    @property
+    def range(self) -> tuple[int, int]:
+        """The least and the largest integer of a type that is no float."""
+        if self.kind == "bool":
+            return 0, 1
+        if self.kind == "uint":
+            return 0, (1 << self.bits) - 1
+        return -(1 << (self.bits - 1)), (1 << (self.bits - 1)) - 1
+
 
 # DLPack codes: int 0, uint 1, float 2, bfloat 4, bool 6, float8_e4m3fn 10, float8_e5m2 12,
 # float8_e8m0fnu 14, float4_e2m1fn 17 (dlpack.h, DLDataTypeCode).

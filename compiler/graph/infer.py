@@ -71,12 +71,16 @@ def _infer_data_type(graph: Graph, tensor: Tensor) -> None:
         fill(tensor, data_type=dtype)
     value = tensor.pass_by_value
     if value is not None and tensor.data_type is not None:  # one spelling of one value
-        is_float = DTYPES[tensor.data_type].is_float
-        if not is_float and value != int(value):
+        if DTYPES[tensor.data_type].is_float:
+            fill(tensor, pass_by_value=float(value))
+            return
+        low, high = DTYPES[tensor.data_type].range
+        if value != int(value) or not low <= value <= high:
             raise InvalidGraphError(
-                f"{tensor}: pass_by_value: got {value!r}, want a {tensor.data_type.name}"
+                f"{tensor}: pass_by_value: got {value!r}, "
+                f"want a {tensor.data_type.name}, an integer from {low} to {high}"
             )
-        fill(tensor, pass_by_value=float(value) if is_float else int(value))
+        fill(tensor, pass_by_value=int(value))
 
 
 def _infer_stride(tensor: Tensor) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from cudnn_aot.compiler.graph.dtypes import as_data_type
 from cudnn_aot.compiler.graph.enums import data_type, scalar_type
-from cudnn_aot.compiler.graph.extents import Extent, as_extents
+from cudnn_aot.compiler.graph.extents import INT64_MAX, Extent, as_extents
 from cudnn_aot.errors import FrozenGraphError, InvalidGraphError
 
 if TYPE_CHECKING:
@@ -143,6 +143,8 @@ class Tensor:
         elif field == "pass_by_value":
             if value is not None and type(value) not in (int, float, bool):
                 raise InvalidGraphError(f"bad pass_by_value: got {value!r}, want a number")
+            if type(value) is int and not -INT64_MAX <= value <= INT64_MAX:
+                raise InvalidGraphError("bad pass_by_value: want an integer below 2**63")
             fill(self, pass_by_value=value)
         else:
             raise AttributeError(f"cannot set {field!r} of a tensor")

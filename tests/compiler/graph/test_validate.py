@@ -127,6 +127,18 @@ def check_value_not_integral():
     return graph
 
 
+def check_value_out_of_range():
+    graph = new_graph()
+    graph.scale(graph.tensor([4]), graph.tensor_scalar(2**31, name="s")).set_output(True)
+    return graph
+
+
+def check_value_beyond_64_bits():
+    graph = new_graph()
+    graph.scale(graph.tensor([4]), graph.tensor_scalar(10**400, name="s")).set_output(True)
+    return graph
+
+
 def check_constant_without_value():
     graph = new_graph()
     s = graph.tensor([1], is_pass_by_value=True, name="s")
@@ -219,6 +231,8 @@ CASES = [
     (check_value_of_buffer, "has a pass_by_value but is not pass-by-value"),
     (check_value_not_finite, "pass_by_value: got inf, want a finite number"),
     (check_value_not_integral, "pass_by_value: got 1.5, want a INT32"),
+    (check_value_out_of_range, "got 2147483648, want a INT32, an integer from -2147483648 to 214"),
+    (check_value_beyond_64_bits, "bad pass_by_value: want an integer below"),
     (check_constant_without_value, "compile-time constant without a pass_by_value"),
     (check_no_dim, r"tensor 'x' \(uid 1\) has no dim"),
     (check_stride_count, r"tensor 'A' \(uid 1\): got 2 strides for 3 extents"),
