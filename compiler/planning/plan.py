@@ -7,16 +7,14 @@ made from, so an unchanged graph is recognised without planning it.
 from __future__ import annotations
 
 import hashlib
-import json
+import importlib.util
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cudnn_aot import recipes
+from cudnn_aot.cache.canonical import canonical_digest
 from cudnn_aot.cache.spec import KernelSpec
 from cudnn_aot.cache.toolchain import toolchain
-from cudnn_aot.compiler import graph as graph_package
-from cudnn_aot.compiler import planning
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.planning import manifest
 from cudnn_aot.compiler.planning.engine import Engine, PlanConfig, Refusal
@@ -108,8 +106,7 @@ def plan_key(graph: Graph, target: Target) -> str:
         "modes": list(MODES),
         "toolchain": toolchain(target.dsl_flavor),
     }
-    text = json.dumps(document, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
+    return canonical_digest(document)
 
 
 def _source_digest(family: str | None) -> str:
@@ -117,16 +114,19 @@ def _source_digest(family: str | None) -> str:
 
     Names are relative to their package, so that a wheel and a checkout agree.
     """
-    recipes_root = Path(next(iter(recipes.__path__)))
-    roots = [
-        ("planning", Path(next(iter(planning.__path__)))),
-        ("graph", Path(next(iter(graph_package.__path__)))),
-    ]
-    if family:
-        roots += [(f"recipes/{name}", recipes_root / name) for name in (family, "trace")]
+    packages = ["compiler.planning", "compiler.graph"]
+    packages += [f"recipes.{name}" for name in (family, "trace")] if family else []
     digest = hashlib.sha256()
-    for label, root in roots:
+    for package in packages:
+        root = _folder(package)
         for path in sorted(root.rglob("*.py")):
-            digest.update(f"{label}/{path.relative_to(root).as_posix()}\0".encode())
+            digest.update(f"{package}/{path.relative_to(root).as_posix()}\0".encode())
             digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()
+
+
+def _folder(package: str) -> Path:
+    """Where a package of the project lies, without importing it."""
+    spec = importlib.util.find_spec(f"cudnn_aot.{package}")
+    assert spec is not None and spec.submodule_search_locations
+    return Path(next(iter(spec.submodule_search_locations)))
