@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from cudnn_aot.compiler.graph.enums import scalar_type
 from cudnn_aot.compiler.graph.extents import Extent, Symbol
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.graph.node import Node
@@ -35,6 +36,7 @@ class Operand:
     stride: tuple[Extent, ...]
     optional: bool = False
     value: float | None = None  # default of a pass-by-value scalar
+    constant: bool = False  # a number that no call can change
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +78,11 @@ class GemmFacts:
     symbols: Mapping[str, Symbol] = field(hash=False)
 
     def operands(self) -> tuple[Operand, ...]:
-        """Every operand once, by ascending uid."""
+        """Everything that a call binds, once, by ascending uid."""
         inputs = [operand for operand, _ in self.epilogue.inputs]
         outputs = [operand for operand, _ in self.epilogue.outputs]
-        by_uid = {operand.uid: operand for operand in (self.a, self.b, *inputs, *outputs)}
+        every = (self.a, self.b, *inputs, *outputs)
+        by_uid = {operand.uid: operand for operand in every if not operand.constant}
         return tuple(by_uid[uid] for uid in sorted(by_uid))
 
 
@@ -133,6 +136,7 @@ def _operand(tensor: Tensor) -> Operand:
         stride=tuple(tensor.stride),
         optional=bool(tensor.is_optional),
         value=None if value is None else float(value),
+        constant=tensor.scalar_type is scalar_type.COMPILE_TIME_CONST,
     )
 
 

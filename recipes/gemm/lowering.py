@@ -279,7 +279,9 @@ def epilogue_args(facts: GemmFacts, outputs: tuple[tuple[Operand, int], ...]) ->
     for index, (operand, kind) in enumerate(facts.epilogue.inputs):
         if 1 + index not in needed:
             continue
-        if kind == VALUE:
+        if operand.constant:
+            args.append({"arg": "float", "value": operand.value})
+        elif kind == VALUE:
             args.append({"arg": "scalar", "operand": operand.uid})
         else:
             args.append(result_view(facts, operand))

@@ -150,6 +150,8 @@ def _add_tma_branch(
         _tma_guard(facts.b, b_axis),
         *output_guards,
     )
+    if guard is False:
+        return
     params = {
         "ab_dtype": facts.a.dtype,
         "a_major": layout[0],

@@ -315,3 +315,14 @@ def test_plan_key_follows_graph_target_and_planner(monkeypatch):
     monkeypatch.setattr(planning, "_source_digest", lambda family: "edited")
     others.append(plan_key(graph, H200))
     assert len({key, *others}) == 4
+
+
+def test_a_constant_is_part_of_the_plan_and_no_operand():
+    g = gemm_graphs.graph("g")
+    a, b = gemm_graphs.operand(g, "A", 64, 64), gemm_graphs.operand(g, "B", 64, 64)
+    half = g.tensor_scalar(0.5, cudnn.scalar_type.COMPILE_TIME_CONST)
+    g.scale(g.matmul(a, b), half).set_output(True).set_uid(9)
+    plan = plan_graph(g, CPU)
+    assert [o["uid"] for o in plan.table["operands"]] == [1, 2, 9]
+    args = plan.table["branches"]["blocked"]["steps"][0]["args"]
+    assert args[2] == {"arg": "float", "value": 0.5}
