@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -29,7 +30,6 @@ from cudnn_aot.errors import CompileError
 _PASSED = (
     "PATH",
     "HOME",
-    "TMPDIR",
     "LD_LIBRARY_PATH",
     "PYTHONPATH",
     "PYTHONHOME",
@@ -190,7 +190,7 @@ class _Worker:
                 stdout=subprocess.PIPE,
                 stderr=self._log,
                 cwd=home,
-                env=_environment(),
+                env=_environment(home),
                 # Ctrl-C is for the builder, which then ends its workers.
                 start_new_session=True,
             )
@@ -212,8 +212,11 @@ class _Worker:
 
     def log_tail(self) -> str:
         """What the worker printed during the last job."""
-        size = os.fstat(self._log.fileno()).st_size - self._job_starts
-        data = os.pread(self._log.fileno(), max(size, 0), self._job_starts)
+        try:
+            size = os.fstat(self._log.fileno()).st_size - self._job_starts
+            data = os.pread(self._log.fileno(), max(size, 0), self._job_starts)
+        except ValueError:  # closed by end()
+            return ""
         return data.decode("utf-8", "replace")
 
     def end(self) -> None:
@@ -260,14 +263,18 @@ class _Worker:
         return _WorkerFailed(f"the compile worker {how} while {doing}", self.log_tail())
 
 
-def _environment() -> dict[str, str]:
+def _environment(home: str) -> dict[str, str]:
     passed = {name: os.environ[name] for name in _PASSED if name in os.environ}
-    return {**passed, **_FIXED}
+    return {**passed, **_FIXED, "TMPDIR": home}
 
 
 def _failed(spec: KernelSpec, failure: _WorkerFailed) -> CompileError:
     arch = spec.gpu_arch or spec.host_level
     message = f"kernel {spec.template} ({spec.key[:12]}, {arch}) did not compile: {failure}"
+    # The DSL's own error for this only says that a library "could not be resolved".
+    missing = re.search(r"Symbols not found: \[ *(.+?) *\]", failure.log)
+    if missing:
+        message += f" (symbols not found: {missing.group(1)})"
     log = _keep_log(spec, failure.log)
     return CompileError(message + (f"; log: {log}" if log else ""))
 

@@ -164,7 +164,8 @@ class StoreWriter:
             raise NotAStoreError(f"{str(self.path)!r} is not a store: it is a file") from None
         except OSError as error:
             raise self._refused(self.path, error) from None
-        if inside - {layout.STAGING, layout.STORE_FILE}:
+        foreign = [name for name in inside if not name.startswith(layout.STAGING)]
+        if foreign and not (self.path / layout.STORE_FILE).exists():  # another builder's just now?
             raise NotAStoreError(
                 f"{str(self.path)!r} is not a store: it has files but no {layout.STORE_FILE}; "
                 "choose an empty or a new folder"
