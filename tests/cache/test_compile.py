@@ -308,8 +308,8 @@ def test_what_this_machine_cannot_make(
 # The build machine's own driver and processor do not count
 
 
-def test_the_driver_is_not_asked(tmp_path: Path, toy_build: Path) -> None:
-    """A stand-in libcuda of CUDA 13 that notes who loads it."""
+def test_neither_the_driver_nor_torch_is_asked(tmp_path: Path, toy_build: Path) -> None:
+    """A stand-in libcuda of CUDA 13 and a stand-in torch, which note who loads them."""
     asked = tmp_path / "asked"
     source = tmp_path / "cuda.c"
     source.write_text(
@@ -324,8 +324,10 @@ def test_the_driver_is_not_asked(tmp_path: Path, toy_build: Path) -> None:
     ctypes.CDLL(str(library))
     assert asked.exists(), "the stand-in does not note"
     asked.unlink()
+    (tmp_path / "torch.py").write_text(f"open({str(asked)!r}, 'w').close()\n")
     store = tmp_path / "store"
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
+    folder = str(tmp_path)
+    environment = {**os.environ, "LD_LIBRARY_PATH": folder, "PYTHONPATH": folder}
     toy_store.finish(toy_store.start(store, "device=2", "host=2", env=environment))
     assert not asked.exists()
     assert toy_store.snapshot(store) == toy_store.snapshot(toy_build)
