@@ -94,7 +94,10 @@ def run(
     choice = choose_store(store)
     reader = StoreReader(choice.path)
     given = _parse_symbols(symbols)
-    chosen = _all_names(reader, target) if everything else [(name, target) for name in names]
+    if everything:
+        chosen = _all_names(reader, target)
+    else:
+        chosen = [(name, target or _only_target(reader, name)) for name in names]
     runner = _Runner(reader, given, strict=not everything, seed=seed, bench=bench, device=device)
     outcomes = []
     for name, owner in chosen:
@@ -104,7 +107,7 @@ def run(
             click.echo(f"error: {name}: {outcome.fault}", err=True)
     if as_json:
         print_json({"store": str(choice.path), "runs": [o.to_json() for o in outcomes]})
-    else:
+    elif any(outcome.engine for outcome in outcomes):
         click.echo(_report(outcomes, bench))
     if len(outcomes) == 1 and runner.last_error is not None:
         return runner.last_error.exit_code
@@ -154,7 +157,7 @@ class _Runner:
             given = {symbol: v for symbol, v in given.items() if symbol in graph.symbols}
         symbols = ops.choose_symbols(graph, given)
         operands = ops.make_operands(graph, symbols, self._seed)
-        execute = _on_cpu if plan.table["device"] == "cpu" else _on_device
+        execute = _on_cpu if plan.device == "cpu" else _on_device
         microseconds = execute(plan, operands, symbols, self._device, self._bench)
         worst, correct = ops.compare(graph, operands, symbols)
         return _Outcome(
@@ -257,6 +260,13 @@ def _parse_symbols(texts: tuple[str, ...]) -> dict[str, int]:
             raise UsageError(f"--symbol: got {text!r}, want NAME=NUMBER, for example M=17")
         symbols[name] = int(value)
     return symbols
+
+
+def _only_target(reader: StoreReader, name: str) -> str | None:
+    owners = [owner for owner, known in reader.names() if known == name]
+    if len(owners) > 1:
+        raise UsageError(f"{name!r} is stored for {', '.join(owners)}: pass --target")
+    return owners[0] if owners else None
 
 
 def _all_names(reader: StoreReader, target: str | None) -> list[tuple[str, str | None]]:
