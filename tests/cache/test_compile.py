@@ -48,7 +48,7 @@ def test_records_say_what_a_machine_must_have(toy_build: Path) -> None:
     }
     assert host["requirements"]["gpu_arch"] == ""
     assert host["requirements"]["driver_min"] == 0
-    assert host["requirements"]["glibc_min"] == "2.27"  # expf
+    assert host["requirements"]["glibc_min"] == ""  # expf, of any glibc
     assert device["blob"]["bytes"] < 60_000
     for record in (host, device):
         blob = reader.blob(record["blob"]["sha256"])
