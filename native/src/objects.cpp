@@ -152,6 +152,7 @@ bool FromPyBuffer(PyObject* object, Pins* pins, Buffer* out) {
   int64_t* axes = pins->NewAxes(2 * static_cast<size_t>(view->ndim));
   for (int axis = 0; axis < view->ndim; ++axis) {
     axes[axis] = view->shape[axis];
+    if (view->strides == nullptr) continue;  // ctypes gives none, though they were asked for
     Py_ssize_t stride = view->strides[axis];
     if (view->itemsize == 0 || stride % view->itemsize != 0) {
       PyErr_SetString(PyExc_TypeError, "buffer strides are no multiple of its element size");
@@ -160,7 +161,7 @@ bool FromPyBuffer(PyObject* object, Pins* pins, Buffer* out) {
     axes[view->ndim + axis] = stride / view->itemsize;
   }
   out->shape = axes;
-  out->strides = axes + view->ndim;
+  out->strides = view->strides == nullptr ? nullptr : axes + view->ndim;
   return true;
 }
 
@@ -432,9 +433,12 @@ void DescribeNumber(PyObject* object, const DType& dtype, const char* what, Pins
   if (buffer.device.device_type != kDLCPU && buffer.device.device_type != kDLCUDAHost) {
     TypeFailure(what, "got a number in device memory, want it in host memory");
   }
-  bool own = buffer.dtype.code == kDLFloat || buffer.dtype.code == kDLBfloat ||
-             buffer.dtype.code == dtype.dl.code || dtype.dl.bits != buffer.dtype.bits ||
-             !dtype.is_float();
+  // Without a bfloat16 of its own, NumPy carries the bits as uint16 or as opaque bytes.
+  bool bits = dtype.dl.code == kDLBfloat && buffer.dtype.code == kDLUInt && buffer.dtype.bits == 16;
+  bool own = !bits && buffer.dtype.code != kDLOpaqueHandle;
+  if (!own && buffer.dtype.bits != dtype.dl.bits) {
+    TypeFailure(what, "got " + Describe(buffer.dtype) + ", want a number");
+  }
   if (!LoadNumber(own ? buffer.dtype : dtype.dl, buffer.data, &out->number, &out->integer,
                   &out->is_integer)) {
     TypeFailure(what, "got " + Describe(buffer.dtype) + ", want a number");

@@ -126,8 +126,11 @@ void Normaliser::Run() {
   int64_t bytes = CheckedMul(Elements(buffer_), BitsPerSlot(buffer_.dtype)) / 8;
   int64_t declared = DeclaredBytes();
   if (bytes < declared && !operand_.ragged) {
-    Refuse("capacity", operand_, std::to_string(bytes) + " bytes in " + DescribeBuffer(buffer_),
-           std::to_string(declared) + " for " + Declared());
+    // Of the declared rank it says, axis by axis, what it holds: then the extents are wrong.
+    bool same_rank = buffer_.ndim == rank_;
+    Refuse(same_rank ? "extents" : "capacity", operand_,
+           DescribeBuffer(buffer_) + " of " + std::to_string(bytes) + " bytes",
+           Declared() + " of " + std::to_string(declared) + " bytes");
   }
   slot_->nbytes = bytes;
 }
