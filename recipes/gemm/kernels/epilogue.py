@@ -47,6 +47,10 @@ def _at(tensor: cute.Tensor, offset: Int64, count: int = 1) -> cute.Tensor:
     return cute.make_tensor(pointer, cute.make_layout(count))
 
 
+def _clamped(coordinates: Sequence[Int32], extent: Int32) -> list[Int32]:
+    return [cutlass.min(coordinate, extent - 1) for coordinate in coordinates]
+
+
 def _offsets(tensor: cute.Tensor, coordinates: Sequence[Int32], axis: int) -> list[Int64]:
     stride = tensor.stride[axis]
     if isinstance(stride, int) and stride == 0:
@@ -54,46 +58,46 @@ def _offsets(tensor: cute.Tensor, coordinates: Sequence[Int32], axis: int) -> li
     return [coordinate.to(Int64) * stride for coordinate in coordinates]
 
 
-def _pairs_load(operand: cute.Tensor, extents: tuple[Int32, Int32]) -> Boolean:
-    """Whether every pair of neighbouring columns of the operand can be read by one access."""
+def _pairs_load(operand: cute.Tensor, base: Int64, extents: tuple[Int32, Int32]) -> Boolean:
+    """Whether every pair of neighbouring columns from ``base`` on can be read by one access."""
     pair_bytes = 2 * operand.element_type.width // 8
-    odd = (operand.stride[0] | operand.stride[2] | extents[1].to(Int64)) % 2
+    odd = (operand.stride[0] | base | extents[1].to(Int64)) % 2
     misaligned = operand.iterator.toint() % pair_bytes
     return (operand.stride[1] == 1) & (odd == 0) & (misaligned == 0)
 
 
 @cute.jit
-def _load_matrix(
-    operand: cute.Tensor, to: cute.Tensor, base: Int64, offsets, block: cutlass.Constexpr, pairs
-):
-    """A full matrix operand, by pairs where possible."""
-    row_offsets, column_offsets = offsets
-    if pairs:
+def _load_matrix(operand: cute.Tensor, to: cute.Tensor, block: cutlass.Constexpr):
+    """A full matrix operand, by pairs where its layout allows."""
+    base = block.batch.to(Int64) * operand.stride[2]
+    rows = _offsets(operand, _clamped(block.rows, block.extents[0]), 0)
+    if _pairs_load(operand, base, block.extents):
+        # The extent is even: the last whole pair starts two before it.
+        firsts = [cutlass.min(column, block.extents[1] - 2) for column in block.columns]
         for e in cutlass.range_constexpr(0, len(block.pattern), 2):
-            place = base + row_offsets[block.pattern[e][0]] + column_offsets[block.pattern[e][1]]
+            place = base + rows[block.pattern[e][0]] + firsts[block.pattern[e][1]]
             pair = cute.make_rmem_tensor((2,), operand.element_type)
             cute.autovec_copy(_at(operand, place, 2), pair)
             to[e], to[e + 1] = pair[0], pair[1]
     else:
+        columns = _offsets(operand, _clamped(block.columns, block.extents[1]), 1)
         for e in cutlass.range_constexpr(len(block.pattern)):
-            place = base + row_offsets[block.pattern[e][0]] + column_offsets[block.pattern[e][1]]
+            place = base + rows[block.pattern[e][0]] + columns[block.pattern[e][1]]
             to[e] = _at(operand, place)[0]
 
 
 def _load(kind: str, operand: cute.Tensor, block: Block, to: cute.Tensor) -> None:
-    base = block.batch.to(Int64) * operand.stride[2]
-    rows = [cutlass.min(row, block.extents[0] - 1) for row in block.rows]
-    columns = [cutlass.min(column, block.extents[1] - 1) for column in block.columns]
-    offsets = _offsets(operand, rows, 0), _offsets(operand, columns, 1)
     if kind == "full" and block.paired:
-        # With an even number of columns, clamping moves no first of a pair off its even place.
-        _load_matrix(operand, to, base, offsets, block, _pairs_load(operand, block.extents))
+        _load_matrix(operand, to, block)
         return
+    base = block.batch.to(Int64) * operand.stride[2]
+    rows = _offsets(operand, _clamped(block.rows, block.extents[0]), 0)
+    columns = _offsets(operand, _clamped(block.columns, block.extents[1]), 1)
     seen: dict[tuple[int, int], Any] = {}
     for e, (r, c) in enumerate(block.pattern):
         place = (0 if kind == "row" else r, 0 if kind == "col" else c)
         if place not in seen:
-            seen[place] = _at(operand, base + offsets[0][place[0]] + offsets[1][place[1]])[0]
+            seen[place] = _at(operand, base + rows[place[0]] + columns[place[1]])[0]
         to[e] = seen[place]
 
 
