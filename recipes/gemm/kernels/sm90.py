@@ -39,7 +39,7 @@ and tiles_n likewise:
     partials  FLOAT  tiles_m * tiles_n * L * splits * tile_m * tile_n   (16-byte aligned)
     counters  INT32  tiles_m * tiles_n * L
 
-``splits`` is clamped to the number of 64-wide k tiles; splits = 1 touches neither.
+``splits`` is clamped to the number of k tiles, ceil_div(K, tile_k); splits = 1 touches neither.
 
 Preconditions, checked by the compiled wrapper: A, B and TMA-stored outputs have 16-byte aligned
 bases, unit stride on their major axis and multiples of 16 bytes on the other two.
