@@ -17,12 +17,13 @@ from cudnn_aot.recipes.gemm.sm90 import GemmConfig
 
 TILE_K = 64
 # (tile_m, tile_n, cluster_m, cluster_n): two math warpgroups for 128 rows, one for 64.
+# Smaller tiles first: they win ties.
 SM90_TILES = (
-    (128, 256, 2, 1),
-    (128, 128, 2, 1),
-    (64, 256, 1, 1),
-    (64, 128, 1, 1),
     (64, 64, 1, 1),
+    (64, 128, 1, 1),
+    (64, 256, 1, 1),
+    (128, 128, 2, 1),
+    (128, 256, 2, 1),
 )
 SPLITS = (1, 2, 4, 8, 16)
 
