@@ -178,8 +178,11 @@ def _run(command: list[str], what: str) -> str:
     except OSError as error:
         raise CompileError(f"cannot {what} with {command[0]}: {error.strerror}") from None
     if done.returncode != 0:
-        lines = [line for line in done.stderr.splitlines() if line.strip()]
-        reason = next((line for line in lines if "error" in line or "undefined" in line), None)
+        # collect2 only counts what ld has said before it
+        said = [line for line in done.stderr.splitlines() if line.strip()]
+        lines = [line for line in said if not line.startswith("collect2:")] or said
+        telling = ("error", "undefined", "failed")
+        reason = next((line for line in lines if any(word in line for word in telling)), None)
         reason = reason or (lines[0] if lines else f"exit code {done.returncode}")
         raise CompileError(f"cannot {what} with {command[0]}: {reason.strip()}")
     return done.stdout
