@@ -210,6 +210,7 @@ int CurrentDevice() {
   RefuseAfterFork();
   int device = 0;
   int code = runtime.get_device(&device);
+  used.store(true);
   if (code != kSuccess) {
     runtime.get_last_error();
     throw RequirementFailure("no CUDA device: " + ErrorText(code));

@@ -1,6 +1,7 @@
 #include "objects.h"
 
 #include <cstring>
+#include <deque>
 #include <string>
 
 #include "error.h"
@@ -370,7 +371,7 @@ Value ValueAt(PyObject* object, const std::string& place, int depth) {
 Pins::~Pins() {
   for (size_t i = 0; i < num_objects_; ++i) Py_DECREF(objects_[i]);
   for (PyObject* object : more_objects_) Py_DECREF(object);
-  for (Py_buffer& view : views_) PyBuffer_Release(&view);
+  for (const auto& view : views_) PyBuffer_Release(view.get());
   for (DLManagedTensorVersioned* tensor : tensors_) {
     if (tensor->deleter != nullptr) tensor->deleter(tensor);
   }
@@ -404,6 +405,10 @@ void DescribeBuffer(PyObject* object, const char* what, Pins* pins, Buffer* out)
       return FromInterface(object, "__array_interface__", what, pins, out);
     case Protocol::kNone:
       break;
+  }
+  // An instance may carry what its type does not.
+  for (const char* attribute : {"__cuda_array_interface__", "__array_interface__"}) {
+    if (HasAttribute(object, attribute)) return FromInterface(object, attribute, what, pins, out);
   }
   TypeFailure(what, std::string("got a ") + Py_TYPE(object)->tp_name +
                         ", want a tensor (DLPack, __cuda_array_interface__ or the buffer "

@@ -171,6 +171,17 @@ def test_a_fill_stays_within_its_buffer(size):
     assert not buffer.any()
 
 
+def test_a_later_step_that_does_not_fit_keeps_the_first_from_running():
+    y = operand(9, [8], kind="output")
+    steps = [
+        {"step": "fill", "operand": 9, "bytes": size, "pattern": 7, "width": 4} for size in (32, 36)
+    ]
+    buffer = np.zeros(8, np.float32)
+    with pytest.raises(RefusedError, match="rule capacity"):
+        _native.Plan(table([y], *steps), []).execute({9: buffer})
+    assert not buffer.any()
+
+
 def test_a_fill_of_an_absent_operand_does_nothing():
     y = operand(9, [8], kind="output", optional=True)
     step = {"step": "fill", "operand": 9, "bytes": 32, "pattern": 0, "width": 4}

@@ -268,6 +268,12 @@ def test_bad_scalars():
             floats.resolve({1: 64, 3: value}, symbols={"M": 1})
 
 
+def test_an_address_is_a_multiple_of_the_element():
+    assert refusal(bound, 4097, symbols={"M": M}) == ("alignment", 1)
+    odd = np.zeros(2 * M * K + 1, np.uint8)[1:]
+    assert refusal(bound, odd, symbols={"M": M}) == ("alignment", 1)
+
+
 def test_wrong_device_and_read_only():
     class OnGpu:
         __cuda_array_interface__ = {
