@@ -17,7 +17,7 @@ from cudnn_aot.cli.options import (
     target_option,
 )
 from cudnn_aot.cli.table import format_table, plural
-from cudnn_aot.errors import Error, NotInStoreError, UsageError
+from cudnn_aot.errors import Error, NotInStoreError, StoreError, UsageError
 
 if TYPE_CHECKING:
     from cudnn_aot.cli.operands import Operands
@@ -278,11 +278,16 @@ def _all_names(reader: StoreReader, target: str | None) -> list[tuple[str, str |
         held = ", ".join(owners) or "none"
         raise NotInStoreError(f"no plan for target {chosen!r}: the store holds plans for {held}")
     names = [name for owner, name in reader.names() if owner == chosen]
-    return [
-        (name, chosen)
-        for name in names
-        if reader.pointer(chosen, reader.name(chosen, name)["graph_key"])["status"] == "built"
-    ]
+    return [(name, chosen) for name in names if not _is_declined(reader, chosen, name)]
+
+
+def _is_declined(reader: StoreReader, target: str, name: str) -> bool:
+    """Whether there is nothing to run; a damaged entry is left to whoever runs it to report."""
+    try:
+        pointer = reader.pointer(target, reader.name(target, name)["graph_key"])
+    except StoreError:
+        return False
+    return pointer.get("status") == "declined"
 
 
 def _report(outcomes: list[_Outcome], bench: bool) -> str:
