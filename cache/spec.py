@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from cudnn_aot.cache.canonical import canonical_digest, plain
 from cudnn_aot.cache.source import source_closure, split_template
 from cudnn_aot.cache.toolchain import driver_min, toolchain
-from cudnn_aot.errors import UsageError
+from cudnn_aot.errors import CompileError, UsageError
 
 VERSION = 1
 
@@ -163,4 +163,26 @@ def kernel_spec(
     )
 
 
-__all__ = ["CompileTarget", "Frozen", "KernelSpec", "kernel_spec"]
+def is_current(spec: Mapping[str, Any]) -> bool:
+    """Whether compiling a stored spec again, with today's sources and tools, gives its own key.
+
+    ``spec`` is a stored spec's canonical form. A template that is gone or no longer allowed is not
+    current.
+    """
+    try:
+        today = KernelSpec(
+            template=spec["template"],
+            source_digest=source_closure(spec["template"]).digest,
+            params=spec["params"],
+            gpu_arch=spec["gpu_arch"],
+            host_triple=spec["host_triple"],
+            host_level=spec["host_level"],
+            toolchain=toolchain(spec["toolchain"]["dsl_flavor"]),
+            options=tuple(spec["options"]),
+        )
+    except (CompileError, UsageError):
+        return False
+    return today.canonical() == spec
+
+
+__all__ = ["CompileTarget", "Frozen", "KernelSpec", "is_current", "kernel_spec"]

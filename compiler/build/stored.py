@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cudnn_aot.cache.reader import StoreReader
+from cudnn_aot.cache.spec import is_current
 from cudnn_aot.compiler.build.summary import KernelResult
 from cudnn_aot.errors import StoreError
 
@@ -44,6 +45,8 @@ def stored_plan(
 def _kernel(reader: StoreReader, item: dict[str, Any]) -> KernelResult:
     """A kernel of a plan record, once the store's own record of it says the same."""
     stored = reader.kernel(item["key"])
+    if not is_current(stored["spec"]):
+        raise ValueError("the kernel's sources or tools have changed since")
     if (stored["blob"]["sha256"], stored["symbol"]) != (item["blob"], item["symbol"]):
         raise ValueError("the plan record and the kernel record name different blobs")
     reader.blob(item["blob"])

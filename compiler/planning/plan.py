@@ -14,7 +14,6 @@ from typing import Any
 
 from cudnn_aot.cache.canonical import canonical_digest
 from cudnn_aot.cache.spec import KernelSpec
-from cudnn_aot.cache.toolchain import toolchain
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.planning import manifest
 from cudnn_aot.compiler.planning.engine import Engine, PlanConfig, Refusal
@@ -94,8 +93,10 @@ def _declined(graph: Graph, target: Target, reasons: list[str]) -> cudnnGraphNot
 
 
 def plan_key(graph: Graph, target: Target) -> str:
-    """64 hex digits over graph, target descriptor, planner and recipe sources, table version,
-    modes and toolchain.
+    """64 hex digits over graph, target descriptor, planner and recipe sources, table version and
+    modes.
+
+    Kernel sources and tools are no part of it: the keys of the plan's kernels hold them.
     """
     family = manifest.family_for(node.op for node in graph.nodes)
     document = {
@@ -104,22 +105,23 @@ def plan_key(graph: Graph, target: Target) -> str:
         "planner": _source_digest(family.name if family else None),
         "table_version": TABLE_VERSION,
         "modes": list(MODES),
-        "toolchain": toolchain(target.dsl_flavor),
     }
     return canonical_digest(document)
 
 
 def _source_digest(family: str | None) -> str:
-    """Digest of the sources that decide a plan: planning, graph, the family's recipe, the tracer.
+    """Digest of the sources that decide a plan: planning, graph, the family's recipe.
 
     Names are relative to their package, so that a wheel and a checkout agree.
     """
-    packages = ["compiler.planning", "compiler.graph"]
-    packages += [f"recipes.{name}" for name in (family, "trace")] if family else []
+    packages = ["compiler.planning", "compiler.graph", "compiler.target"]
+    packages += [f"recipes.{family}"] if family else []
     digest = hashlib.sha256()
     for package in packages:
         root = _folder(package)
         for path in sorted(root.rglob("*.py")):
+            if "kernels" in path.relative_to(root).parts:
+                continue
             digest.update(f"{package}/{path.relative_to(root).as_posix()}\0".encode())
             digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()

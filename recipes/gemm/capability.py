@@ -21,6 +21,8 @@ EPILOGUE_OPS = (
 MAX_OPTIONAL_OUTPUTS = 2
 # Kernel arguments beyond these would not fit the parameter space that the kernels assume.
 MAX_EPILOGUE_TENSORS = 12
+# The chain is traced into the kernel; beyond this, compile time and instruction cache suffer.
+MAX_EPILOGUE_NODES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,9 @@ def _common_why_not(facts: GemmFacts) -> str | None:
             return f"{operand.name!r} is {operand.dtype}, want one of {'/'.join(EPILOGUE_DTYPES)}"
         if kind == VALUE and operand.dtype != "FLOAT":
             return f"{operand.name!r} is a {operand.dtype} passed by value, want FLOAT"
+    if len(facts.epilogue.nodes) > MAX_EPILOGUE_NODES:
+        count = len(facts.epilogue.nodes)
+        return f"{count} pointwise steps after the matmul, want at most {MAX_EPILOGUE_NODES}"
     if len(tensors) > MAX_EPILOGUE_TENSORS:
         return f"{len(tensors)} epilogue tensors, want at most {MAX_EPILOGUE_TENSORS}"
     optional = sum(operand.optional for operand, _ in facts.epilogue.outputs)

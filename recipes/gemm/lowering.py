@@ -109,21 +109,36 @@ def batch_axes(operand: Operand) -> list[int]:
 
 
 def merge_checks(facts: GemmFacts) -> list[Json]:
-    """Several batch axes become one: each must be laid out as the outer part of the next."""
+    """Several batch axes become one: each must be laid out as the outer part of the next.
+
+    An axis of one element moves nothing: where a call has one on either side, there is nothing to
+    merge.
+    """
     checks: list[Json] = []
     for operand in tensor_operands(facts):
         axes = batch_axes(operand)
-        for outer, inner in itertools.pairwise(axes):
-            span = ["mul", ex.dim(operand.uid, inner), ex.stride(operand.uid, inner)]
-            checks.append(
-                {
-                    "rule": "equal",
-                    "operand": operand.uid,
-                    "a": ex.stride(operand.uid, outer),
-                    "b": span,
-                }
-            )
+        for position, outer in enumerate(axes[:-1]):
+            inner = axes[position + 1 :]
+            count = ex.mul(*(extent_expr(operand.dim[axis]) for axis in inner))
+            step = ex.mul(count, _innermost_step(operand, inner))
+            stride = ex.stride(operand.uid, outer)
+            both = ex.all_of(ex.lt(1, extent_expr(operand.dim[outer])), ex.lt(1, count))
+            if both is not True:
+                stride = ["select", both, stride, step]
+            checks.append({"rule": "equal", "operand": operand.uid, "a": stride, "b": step})
     return checks
+
+
+def _innermost_step(operand: Operand, axes: list[int]) -> ex.Expr:
+    """Stride of the innermost of ``axes`` that has more than one element in this call."""
+    step = ex.stride(operand.uid, axes[0])
+    for axis in axes[1:]:
+        own = ex.stride(operand.uid, axis)
+        if isinstance(operand.dim[axis], int):
+            step = own
+        else:
+            step = ["select", ["lt", 1, ex.dim(operand.uid, axis)], own, step]
+    return step
 
 
 def unmergeable_batch(facts: GemmFacts) -> str | None:
@@ -166,7 +181,7 @@ def _batch_extent(operand: Operand) -> ex.Expr:
 def batch_stride(operand: Operand) -> ex.Expr:
     """Stride of the merged batch axis: that of the innermost axis that is no unit axis, else 0."""
     axes = batch_axes(operand)
-    return ex.stride(operand.uid, axes[-1]) if axes else 0
+    return _innermost_step(operand, axes) if axes else 0
 
 
 def _axis_stride(operand: Operand, axis: int, extent: Extent) -> ex.Expr:

@@ -1,5 +1,6 @@
 """The build driver: failures stay local, repetition is free, kills are harmless."""
 
+import dataclasses
 import json
 import os
 import random
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 from cli_process import linear_graph, run_cli, tree_digest, write_graph
 
+from cudnn_aot.cache import spec
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.compiler.build import driver
 from cudnn_aot.compiler.build.progress import Event, Stage
@@ -88,6 +90,34 @@ def test_an_unchanged_build_neither_plans_nor_starts_a_worker(
     assert {result.status for result in summary.graphs} == {Status.CACHED}
     assert summary.files_written == 0
     assert tree_digest(store_copy.parent) == before
+
+
+@pytest.mark.parametrize("change", ["key format", "kernel source"])
+def test_what_a_kernel_key_covers_makes_a_stored_plan_stale(
+    store_copy: Path, graph_files: list[Path], monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """A plan's own key does not cover the kernels' sources and tools; the kernels' keys do."""
+    before = {r.name: [k.key for k in r.kernels] for r in build_cpu(graph_files, store_copy).graphs}
+    if change == "key format":
+        monkeypatch.setattr(spec, "VERSION", spec.VERSION + 1)
+    else:
+        real = spec.source_closure
+        monkeypatch.setattr(
+            spec,
+            "source_closure",
+            lambda template: dataclasses.replace(real(template), digest="edited since"),
+        )
+    stale = build_cpu(graph_files, store_copy, forbid_compile=True)
+    assert {result.status for result in stale.graphs} == {Status.FAILED}
+    assert all("CUDNN_AOT_FORBID_COMPILE" in " ".join(r.reasons) for r in stale.graphs)
+    monkeypatch.undo()
+    again = build_cpu(graph_files, store_copy)
+    assert {r.name: [k.key for k in r.kernels] for r in again.graphs} == before
+    assert {result.status for result in again.graphs} == {Status.CACHED}
+
+
+def build_cpu(graphs: list[Path], store: Path, **options) -> BuildSummary:
+    return driver.build(graphs, ["cpu"], store, **options)
 
 
 def test_an_unchanged_build_imports_no_recipe(store_copy: Path, graph_files: list[Path]) -> None:

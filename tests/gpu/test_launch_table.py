@@ -8,7 +8,7 @@ import threading
 
 import pytest
 import torch
-from torch_reference import assert_close, empty, execute, operands
+from torch_reference import assert_close, execute, operands
 
 from cudnn_aot import runtime
 from cudnn_aot.errors import RefusedError
@@ -109,10 +109,25 @@ def test_symbol_bound_from_a_two_dimensional_buffer(stored):
 
 
 def test_zero_extent_launches_nothing(stored):
+    """A call without rows runs nothing on the device, and is no error."""
     graph = stored.graph("dynamic_m")
     bound = operands(graph, {"M": 0})
-    execute(stored.plan("dynamic_m"), bound, {"M": 0})
+    plan = stored.plan("dynamic_m")
+    plan.prepare(0)
     torch.cuda.synchronize()
+    assert _count_launches(lambda: plan.execute(bound, None, stream=stream())) == 0
+    rows = operands(graph, {"M": 3})
+    assert _count_launches(lambda: plan.execute(rows, None, stream=stream())) == 1
+
+
+def _count_launches(call) -> int:
+    """Kernels and memsets that the device ran for the call."""
+    kinds = [torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=kinds) as profile:
+        call()
+        torch.cuda.synchronize()
+    device = torch.autograd.DeviceType.CUDA
+    return sum(event.device_type == device for event in profile.events())
 
 
 def test_first_call_after_prepare_inside_capture(stored):
@@ -198,4 +213,5 @@ def test_pass_by_value_scalar_is_required(stored):
     missing = {uid: buffer for uid, buffer in bound.items() if uid != beta.uid}
     with pytest.raises(RefusedError, match="beta"):
         stored.plan("column_and_scalars").execute(missing, None, stream=stream())
-    assert empty(graph.outputs()[0], {}).isnan().all()
+    torch.cuda.synchronize()
+    assert bound[graph.outputs()[0].uid].isnan().all()

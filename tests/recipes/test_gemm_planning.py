@@ -161,10 +161,40 @@ def test_batch_axes_that_merge_are_one_axis_and_checked_at_the_call():
     plan = plan_graph(g, CPU)
     view = plan.table["branches"]["blocked"]["steps"][0]["args"][0]
     assert view["dim"] == [32, 64, 6]
-    assert view["stride"][2] == ["stride", 1, 1]
+    assert declared(plan.table, {}).value(view["stride"][2]) == 2048
     assert [(c["rule"], c["operand"]) for c in plan.table["checks"]] == [
         ("equal", 1), ("equal", 2), ("equal", 3),
     ]  # fmt: skip
+
+
+BATCHES = {"B": {"min": 1, "max": 64}, "H": {"min": 1, "max": 64}}
+
+
+@pytest.mark.parametrize(
+    ("batch", "heads", "strides", "legal", "step"),
+    [
+        (2, 4, (8192, 2048), True, 2048),  # dense
+        (2, 4, (32768, 8192), True, 8192),  # a slice of a longer pool: both axes step further
+        (1, 4, (999, 8192), True, 8192),  # one sequence: its stride moves nothing
+        (2, 1, (32768, 999), True, 32768),  # one head: the step is the outer axis's
+        (1, 1, (999, 999), True, 999),
+        (2, 4, (8192, 8192), False, 8192),
+    ],
+)
+def test_unit_batch_axes_of_a_call_do_not_count(batch, heads, strides, legal, step):
+    """A call whose batch happens to be 1 is as legal as any other."""
+    g = gemm_graphs.graph("g", symbols=BATCHES)
+    a = g.tensor(name="A", dim=["B", "H", 32, 64])
+    b = g.tensor(name="B", dim=["B", "H", 64, 32])
+    g.matmul(a, b).set_output(True)
+    table = plan_graph(g, CPU).table
+    own = {"u1": {"stride": (*strides, 64, 1)}}
+    call = declared(table, {"B": batch, "H": heads}, **own)
+    checks = [c for c in table["checks"] if c["operand"] == 1]
+    assert all(call.value(c["a"]) == call.value(c["b"]) for c in checks) is legal
+    view = table["branches"]["blocked"]["steps"][0]["args"][0]
+    if batch * heads > 1:
+        assert call.value(view["stride"][2]) == step
 
 
 # --- lowering ------------------------------------------------------------------------------------
@@ -326,3 +356,13 @@ def test_a_constant_is_part_of_the_plan_and_no_operand():
     assert [o["uid"] for o in plan.table["operands"]] == [1, 2, 9]
     args = plan.table["branches"]["blocked"]["steps"][0]["args"]
     assert args[2] == {"arg": "float", "value": 0.5}
+
+
+def test_a_long_chain_is_declined_before_it_is_compiled():
+    g = gemm_graphs.graph("g")
+    y = g.matmul(gemm_graphs.operand(g, "A", 64, 64), gemm_graphs.operand(g, "B", 64, 64))
+    for _ in range(70):
+        y = g.relu(y)
+    y.set_output(True)
+    with pytest.raises(cudnnGraphNotSupportedError, match="71 pointwise steps .* at most 64"):
+        plan_graph(g, CPU)
