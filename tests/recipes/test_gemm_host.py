@@ -59,8 +59,9 @@ OPS = {
         ["tanh", [0], {}],
         ["cast", [0], {"dtype": "BFLOAT16"}],
         ["cast", [0], {"dtype": "HALF"}],
+        ["relu", [0], {}],
     ],
-    "outputs": [{"value": v, "dtype": "FLOAT"} for v in range(1, 9)],
+    "outputs": [{"value": v, "dtype": "FLOAT"} for v in range(1, 10)],
 }
 KERNELS = {
     "float": {"ab_dtype": "FLOAT", "epilogue": plain("FLOAT")},
@@ -237,6 +238,7 @@ def test_every_op_on_special_values(kernels):
         np.tanh(v),
         x.astype(NUMPY["BFLOAT16"]).astype("f8"),
         x.astype(np.float16).astype("f8"),
+        np.maximum(v, 0),
     ]
     for (op, *_), g, w in zip(OPS["nodes"], got, want, strict=True):
         finite = np.isfinite(w) & (np.abs(w) < 1e29)
