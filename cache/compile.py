@@ -16,7 +16,7 @@ from cudnn_aot.cache.pool import CompilerPool
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.cache.spec import KernelSpec
 from cudnn_aot.cache.writer import StoreWriter
-from cudnn_aot.errors import CompileError, CompileForbiddenError, DamagedError, NotInStoreError
+from cudnn_aot.errors import CompileError, CompileForbiddenError, StoreError
 
 # Called while another builder compiles the kernel: who ("pid 12 on host"), seconds waited so far.
 WaitNotice = Callable[[str, float], None]
@@ -83,7 +83,7 @@ def stored_kernel(reader: StoreReader, key: str) -> KernelEntry | None:
     """The entry of a key if its record and its blob are there and whole."""
     try:
         return _reload(reader, key, None)
-    except (NotInStoreError, DamagedError):
+    except StoreError:  # not there, damaged or unreadable
         return None
 
 

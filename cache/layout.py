@@ -27,6 +27,7 @@ STORE_FILE = "store.json"
 STAGING = ".building"  # staging inside a store whose parent folder cannot hold it
 
 _HEX64 = re.compile(r"[0-9a-f]{64}")
+_FOLDER = re.compile(r"plans|names|kernels(/[0-9a-f]{2})?|blobs(/sha256(/[0-9a-f]{2})?)?")
 _MAX_NAME_BYTES = 240  # a file name has 255, and ".json" must fit
 
 
@@ -105,6 +106,11 @@ def classify(relative: str) -> tuple[str, tuple[str, ...]] | None:
         name = decode_name(stem)
         return ("name", (target, name)) if name is not None else None
     return None
+
+
+def is_folder(relative: str) -> bool:
+    """Whether the store can only have a folder here; folders of targets are not known by name."""
+    return _FOLDER.fullmatch(relative) is not None
 
 
 def document_bytes(document: Mapping[str, Any]) -> bytes:

@@ -1,8 +1,9 @@
 """Reading a store: the half of the cache that serving uses. Standard library only; never locks.
 
 Every byte handed out was checked: a blob against the digest that names it, a document against its
-seal and the place it lies in. What fails raises ``DamagedError`` and what is not there raises
-``NotInStoreError``; files that are not the store's own are left alone.
+seal and the place it lies in. What fails raises ``DamagedError``, what is not there raises
+``NotInStoreError`` and what the system does not let us read raises a plain ``StoreError``; files
+that are not the store's own are left alone.
 """
 
 from __future__ import annotations
@@ -20,15 +21,28 @@ from cudnn_aot.cache import layout
 from cudnn_aot.cache.canonical import canonical_digest, sha256_hex
 from cudnn_aot.errors import DamagedError, NotAStoreError, NotInStoreError, StoreError
 
-_READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+# Without O_NONBLOCK opening a FIFO waits for somebody to write into it.
+_READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
+# What an open says of something that is no file of a store, whoever asks: the store is wrong.
+_NO_FILE = {
+    errno.ELOOP: "it is a symbolic link",
+    errno.EISDIR: "it is not a regular file",
+    errno.EINVAL: "it is not a regular file",
+    errno.ENXIO: "it is not a regular file",  # a socket
+    errno.ENOTDIR: "what should be its folder is none",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One fault that ``verify`` found: a path relative to the store, and what is wrong with it."""
+    """One fault that ``verify`` found: a path relative to the store, and what is wrong with it.
+
+    ``unreadable``: the system did not let us read it, so nothing is known of its bytes.
+    """
 
     path: str
     what: str
+    unreadable: bool = False
 
     def __str__(self) -> str:
         return f"{self.path}: {self.what}"
@@ -99,18 +113,27 @@ class StoreReader:
 
     def foreign(self) -> list[str]:
         """Files and links in the store's folder that are not the store's own, sorted."""
-        return sorted(path for path in self._files() if layout.classify(path) is None)
+        return sorted(
+            path
+            for path in self._files()
+            if layout.classify(path) is None and not layout.is_folder(path)
+        )
 
     def verify(self) -> list[Problem]:
         """Every fault of the store: each byte is read, each reference is followed."""
         problems: list[Problem] = []
-        for kind, ids, relative in self._entries():
+        for relative in self._files():
+            if layout.is_folder(relative):
+                problems.append(Problem(relative, "it is not a folder"))
+            kind, ids = layout.classify(relative) or ("", ())
             try:
                 self._verify_entry(kind, ids, relative)
             except DamagedError as error:
                 problems.append(Problem(relative, _reason(error)))
-            except StoreError as error:
+            except NotInStoreError as error:
                 problems.append(Problem(relative, str(error)))
+            except StoreError as error:
+                problems.append(Problem(relative, str(error), unreadable=True))
         return sorted(problems, key=lambda problem: problem.path)
 
     # What follows is not part of the interface.
@@ -138,7 +161,7 @@ class StoreReader:
         try:
             record = json.loads(self.blob(digest))
             kernels = list(record["kernels"])
-        except DamagedError:
+        except StoreError:
             return  # the blob is reported under its own path
         except (ValueError, KeyError, TypeError):
             raise self._damaged(relative, f"its plan record {digest} cannot be read") from None
@@ -148,25 +171,35 @@ class StoreReader:
                 stored = self.kernel(kernel["key"])
             except NotInStoreError as error:
                 raise self._damaged(relative, f"its {error}") from None
-            except DamagedError:
+            except StoreError:
                 continue  # reported under its own path
             if stored["object"]["sha256"] != kernel.get("object", stored["object"]["sha256"]):
                 raise self._damaged(relative, f"its kernel {kernel['key']} has another object")
 
     def _need_blob(self, relative: str, blob: dict[str, Any]) -> None:
-        path = layout.blob_path(blob["sha256"])
-        try:
-            size = (self.path / path).lstat().st_size
-        except OSError:
-            raise self._damaged(relative, f"its blob {blob['sha256']} is missing") from None
-        want = blob.get("bytes")
+        status = self._status(layout.blob_path(blob["sha256"]))
+        if status is None:
+            raise self._damaged(relative, f"its blob {blob['sha256']} is missing")
+        if not stat.S_ISREG(status.st_mode):
+            raise self._damaged(relative, f"its blob {blob['sha256']} is not a regular file")
+        size, want = status.st_size, blob.get("bytes")
         if want is not None and size != want:
             raise self._damaged(
                 relative, f"its blob {blob['sha256']} has {size} bytes, want {want}"
             )
 
     def _exists(self, relative: str) -> bool:
-        return (self.path / relative).is_file()
+        status = self._status(relative)
+        return status is not None and stat.S_ISREG(status.st_mode)
+
+    def _status(self, relative: str) -> os.stat_result | None:
+        """What lies there, a link being a link; None for nothing."""
+        try:
+            return (self.path / relative).lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise self._unreadable(relative, error) from None
 
     def _document(self, relative: str, what: str) -> dict[str, Any]:
         data = self._read(relative, what)
@@ -181,15 +214,22 @@ class StoreReader:
         except FileNotFoundError:
             raise NotInStoreError(f"{what} is not in the store {str(self.path)!r}") from None
         except OSError as error:
-            if error.errno == errno.ELOOP:
-                raise self._damaged(relative, "it is a symbolic link") from None
-            raise self._damaged(relative, error.strerror or str(error)) from None
+            if error.errno in _NO_FILE:
+                raise self._damaged(relative, _NO_FILE[error.errno]) from None
+            raise self._unreadable(relative, error) from None
 
     def _damaged(self, relative: str, what: str) -> DamagedError:
         return DamagedError(f"{self.path / relative} is damaged: {what}")
 
+    def _unreadable(self, relative: str, error: OSError) -> StoreError:
+        reason = (error.strerror or str(error)).lower()
+        return StoreError(f"cannot read {str(self.path / relative)!r}: {reason}")
+
     def _files(self) -> Iterator[str]:
-        """Paths of all files, relative and with forward slashes; the staging folder is left out."""
+        """Paths of all files, relative and with forward slashes; the staging folder is left out.
+
+        A folder where the store has a file counts as that file.
+        """
         pending = [""]
         while pending:
             folder = pending.pop()
@@ -206,6 +246,8 @@ class StoreReader:
                     yield relative
                 elif relative != layout.STAGING:
                     pending.append(relative)
+                    if layout.classify(relative) is not None:
+                        yield relative
 
     def _entries(self) -> Iterator[tuple[str, tuple[str, ...], str]]:
         for relative in self._files():
@@ -217,9 +259,10 @@ class StoreReader:
 def read_regular(path: Path) -> bytes:
     """All bytes of a regular file that is no link; raises OSError."""
     descriptor = os.open(path, _READ_FLAGS)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     with os.fdopen(descriptor, "rb") as stream:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
         return stream.read()
 
 

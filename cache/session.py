@@ -48,7 +48,11 @@ class BuildSession:
         self.folder = _place(store)
         self._alive, self.locks = _join(self.folder)
         self.stage = self.folder / "stage" / secrets.token_hex(8)
-        self.stage.mkdir(parents=True)
+        try:
+            self.stage.mkdir(parents=True)
+        except OSError as error:
+            self.close()
+            raise StoreError(f"cannot write to {str(self.folder)!r}: {error.strerror}") from None
 
     @contextlib.contextmanager
     def lock(self, name: str, notice: WaitNotice | None = None) -> Iterator[None]:
@@ -127,6 +131,8 @@ def _place(store: Path) -> Path:
                 return beside
     except OSError:
         pass
+    with contextlib.suppress(OSError):
+        beside.rmdir()  # it cannot be used; one that is in use is not empty
     try:
         inside.mkdir(exist_ok=True)
     except OSError as error:

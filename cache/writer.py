@@ -23,9 +23,7 @@ from cudnn_aot.cache import layout, session
 from cudnn_aot.cache.canonical import canonical_digest, plain, sha256_hex
 from cudnn_aot.cache.reader import StoreReader, read_format, read_regular
 from cudnn_aot.errors import (
-    DamagedError,
     NotAStoreError,
-    NotInStoreError,
     NotReproducibleError,
     StoreError,
     UsageError,
@@ -66,7 +64,7 @@ class StoreWriter:
         digest = sha256_hex(data)
         try:
             self.reader.blob(digest)
-        except (NotInStoreError, DamagedError):
+        except StoreError:  # not there, damaged or unreadable
             self._publish(layout.blob_path(digest), data)
         return digest
 
@@ -187,7 +185,7 @@ class StoreWriter:
         """Whether the record's kernel is there and whole; the alarm if it is another object."""
         try:
             known = self.reader.kernel(record["key"])
-        except (NotInStoreError, DamagedError):
+        except StoreError:  # not there, damaged or unreadable
             return False
         had, got = known["object"]["sha256"], record["object"]["sha256"]
         if had != got:
@@ -200,7 +198,7 @@ class StoreWriter:
     def _blob_is_whole(self, digest: str) -> bool:
         try:
             self.reader.blob(digest)
-        except (NotInStoreError, DamagedError):
+        except StoreError:  # not there, damaged or unreadable
             return False
         return True
 
@@ -227,6 +225,8 @@ class StoreWriter:
         try:
             _write_synced(stage, data, self._epoch)
             _make_folders(self.path, final.parent)
+            if final.is_dir() and not final.is_symlink():
+                final.rename(stage.with_name(f"{stage.name}-replaced"))  # swept with the staging
             stage.replace(final)
             _sync_folder(final.parent)
         except OSError as error:
@@ -273,10 +273,13 @@ def _write_synced(path: Path, data: bytes, epoch: int) -> None:
 def _make_folders(root: Path, folder: Path) -> None:
     """Create the folders from ``root`` down to ``folder``, 0755 whatever the umask is."""
     missing: list[Path] = []
-    while folder != root and not folder.is_dir():
-        missing.append(folder)
+    while folder != root:
+        if folder.is_symlink() or not folder.is_dir():
+            missing.append(folder)
         folder = folder.parent
     for folder in reversed(missing):
+        if folder.is_symlink() or folder.exists() and not folder.is_dir():
+            folder.unlink(missing_ok=True)  # where only a folder can be
         try:
             folder.mkdir()
         except FileExistsError:

@@ -6,6 +6,7 @@ import json
 import os
 import resource
 import shutil
+import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -185,6 +186,70 @@ def test_damage_is_replaced_by_the_next_build(store: Path) -> None:
     with StoreWriter(store) as writer:
         toy_store.fill(writer)
     assert toy_store.snapshot(store) == before
+
+
+def as_folder(path: Path) -> None:
+    path.mkdir()
+    (path / "inside").write_text("junk")
+
+
+def as_socket(path: Path) -> None:
+    os.mknod(path, 0o644 | stat.S_IFSOCK)
+
+
+def as_link(path: Path) -> None:
+    path.symlink_to("/dev/null")
+
+
+@pytest.mark.parametrize("replace", [as_folder, os.mkfifo, as_socket, as_link])
+def test_what_is_no_file_is_found_and_replaced(
+    store: Path, replace: Callable[[Path], None]
+) -> None:
+    """Nothing but a regular file can be served, so nothing else passes; a build puts it right."""
+    before = toy_store.snapshot(store)
+    for path in files_of(store):
+        if path.name == layout.STORE_FILE:
+            continue
+        path.unlink()
+        replace(path)
+        relative = str(path.relative_to(store))
+        assert relative in [problem.path for problem in StoreReader(store).verify()]
+        with StoreWriter(store) as writer:
+            toy_store.fill(writer)
+        assert toy_store.snapshot(store) == before, relative
+    assert [path.name for path in store.parent.iterdir()] == ["store"]
+
+
+@pytest.mark.parametrize("place", ["kernels", "plans", "blobs/sha256", "kernels/*"])
+@pytest.mark.parametrize("replace", [Path.touch, os.mkfifo])
+def test_a_folder_that_is_none_is_found_and_replaced(
+    store: Path, place: str, replace: Callable[[Path], None]
+) -> None:
+    before = toy_store.snapshot(store)
+    folder = next(store.glob(place))
+    shutil.rmtree(folder)
+    replace(folder)
+    problems = {problem.path: problem.what for problem in StoreReader(store).verify()}
+    assert problems[str(folder.relative_to(store))] == "it is not a folder"
+    assert StoreReader(store).foreign() == []
+    with StoreWriter(store) as writer:
+        toy_store.fill(writer)
+    assert toy_store.snapshot(store) == before
+
+
+def test_an_unreadable_file_is_not_called_damaged(store: Path, open_to_all: Path) -> None:
+    blob = files_of(store / "blobs")[0]
+    blob.chmod(0o000)
+    relative = str(blob.relative_to(store))
+
+    def look() -> None:
+        with pytest.raises(StoreError, match="cannot read .*: permission denied") as caught:
+            StoreReader(store).blob(blob.name)
+        assert not isinstance(caught.value, DamagedError)
+        (problem,) = StoreReader(store).verify()
+        assert (problem.path, problem.unreadable) == (relative, True)
+
+    assert in_child(look) == "no error"
 
 
 def test_foreign_files_are_left_alone(store: Path, tmp_path: Path) -> None:
@@ -435,6 +500,10 @@ def test_a_store_of_another_user(store: Path, open_to_all: Path) -> None:
     store.chmod(0o555)
     message = in_child(lambda: put_something(store))
     assert message.startswith(f"cannot write to the store {str(store)!r}: Permission denied")
+    store.parent.chmod(0o777)  # staging could lie beside the store, but not be moved into it
+    assert in_child(lambda: put_something(store)) == message
+    assert [path.name for path in store.parent.iterdir()] == ["store"]
+    store.parent.chmod(0o755)
     assert StoreReader(store).verify() == []
     message = in_child(lambda: put_something(store.parent / "new"))
     if os.geteuid() == 0:
