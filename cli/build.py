@@ -4,7 +4,8 @@ import os
 
 import click
 
-from cudnn_aot.cli.options import choose_store, json_option, print_json, split_list, store_option
+from cudnn_aot.cli.options import choose_store, json_option, split_list, store_option
+from cudnn_aot.cli.output import complain, print_json, say
 from cudnn_aot.cli.progress import show_progress
 from cudnn_aot.cli.table import format_bytes, format_table, plural
 from cudnn_aot.compiler.build.driver import build as build_store
@@ -70,19 +71,19 @@ def build(
             progress=progress,
         )
     for line in _complaints(summary):
-        click.echo(line, err=True)
+        complain(line)
     if as_json:
         print_json(summary.to_json())
     else:
-        click.echo(_report(summary))
+        say(*_report(summary))
     return summary.exit_code(allowed)
 
 
 def _parse_jobs(text: str) -> int | None:
     if text == "auto":
         return None
-    if not text.isdecimal() or int(text) < 1:
-        raise UsageError(f"-j: got {text!r}, want a number of 1 or more, or auto")
+    if not text.isdecimal() or len(text) > 4 or int(text) < 1:
+        raise UsageError(f"-j: got {text[:20]!r}, want a number of 1 to 9999, or auto")
     return int(text)
 
 
@@ -101,7 +102,7 @@ def _complaints(summary: BuildSummary) -> list[str]:
     ]
 
 
-def _report(summary: BuildSummary) -> str:
+def _report(summary: BuildSummary) -> list[str]:
     rows = [_row(result) for result in summary.graphs if result.target]
     counts = [(status, summary.count(status)) for status in Status]
     kernels = summary.kernels
@@ -118,7 +119,7 @@ def _report(summary: BuildSummary) -> str:
         rows,
         right="kernels bytes seconds",
     )
-    return "\n".join([*([table, ""] if table else []), *parts])
+    return [*table, *([""] if table else []), *parts]
 
 
 def _row(result: GraphResult) -> tuple[str, ...]:

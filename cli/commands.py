@@ -61,12 +61,14 @@ def cudnn_aot_command(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-def run_command(args: Sequence[str] | None) -> int:
-    """Parse and run; a command returns its exit code, or None for 0."""
+def run_command(args: Sequence[str]) -> int:
+    """Parse and run; a command returns its exit code, or None for 0.
+
+    click's own ``main`` would end the process when the reader of a pipe goes away.
+    """
     try:
-        result: Any = cudnn_aot_command.main(
-            args=None if args is None else list(args), prog_name="cudnn-aot", standalone_mode=False
-        )
+        with cudnn_aot_command.make_context("cudnn-aot", list(args)) as context:
+            result: Any = cudnn_aot_command.invoke(context)
     except click.exceptions.Abort:
         raise KeyboardInterrupt from None
     except click.exceptions.Exit as request:

@@ -17,7 +17,8 @@ import click
 
 import cudnn_aot
 from cudnn_aot.cache.reader import StoreReader
-from cudnn_aot.cli.options import StoreChoice, choose_store, json_option, print_json, store_option
+from cudnn_aot.cli.options import StoreChoice, choose_store, json_option, store_option
+from cudnn_aot.cli.output import print_json, say
 from cudnn_aot.cli.table import plural
 from cudnn_aot.errors import Error, StoreError
 
@@ -61,7 +62,7 @@ def doctor(store: str | None, as_json: bool) -> int:
         for finding in [*findings, *store_findings]:
             remedy = f" ({finding.remedy})" if finding.remedy else ""
             mark = " " if finding.well else "!"
-            click.echo(f"{mark} {finding.topic:<20} {finding.found}{remedy}")
+            say(f"{mark} {finding.topic:<20} {finding.found}{remedy}")
     broken = [f for f in [*findings, *store_findings] if not f.well and f.topic in _ESSENTIAL]
     return 1 if broken else 0
 

@@ -8,37 +8,56 @@ import os
 import sys
 from collections.abc import Sequence
 
+from cudnn_aot.cli.output import abandon_stdout, complain, open_standard_streams, print_json
 from cudnn_aot.errors import Error
 
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
+    open_standard_streams()
+    arguments = list(sys.argv[1:] if args is None else args)
+    try:
+        return _run(arguments)
+    except BrokenPipeError:
+        abandon_stdout()
+        return 141  # as if SIGPIPE had ended us
+
+
+def _run(arguments: list[str]) -> int:
+    options = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    as_json = "--json" in options
+
+    def fail(kind: str, message: str, code: int) -> int:
+        line = " ".join(message.split())
+        complain(f"error: {line}")
+        if as_json:
+            print_json({"error": {"kind": kind, "message": line, "exit_code": code}})
+        return code
+
     try:
         from cudnn_aot.cli.commands import run_command
     except ModuleNotFoundError as error:
         if error.name != "click":
             raise
-        return _fail(
+        return fail(
+            "ModuleNotFoundError",
             "the command line needs click, which the serving install leaves out: "
             "pip install 'cudnn-aot[cli]' (to look at stores) or 'cudnn-aot[compile]' (to build)",
             1,
         )
     try:
-        code = run_command(args)
-        sys.stdout.flush()
-        return code
+        return run_command(arguments)
     except Error as error:
-        return _fail(str(error), error.exit_code)
+        return fail(type(error).__name__, str(error), error.exit_code)
     except KeyboardInterrupt:
-        return _fail("interrupted", 130)
+        return fail("KeyboardInterrupt", "interrupted", 130)
     except BrokenPipeError:
-        # The reader of our output went away: say nothing, now or when the interpreter flushes.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+        raise
     except ModuleNotFoundError as error:
         if _debugging():
             raise
-        return _fail(
+        return fail(
+            "ModuleNotFoundError",
             f"module {error.name!r} is not installed: pip install 'cudnn-aot[compile]' on a build "
             "machine, numpy for `run` on a serving machine",
             1,
@@ -47,11 +66,12 @@ def main(args: Sequence[str] | None = None) -> int:
         if _debugging():
             raise
         where = f"{error.filename}: " if error.filename else ""
-        return _fail(where + (error.strerror or str(error)).lower(), 1)
+        return fail("OSError", where + (error.strerror or str(error)).lower(), 1)
     except Exception as error:
         if _debugging():
             raise
-        return _fail(
+        return fail(
+            type(error).__name__,
             f"internal error: {type(error).__name__}: {error}; CUDNN_AOT_DEBUG=1 shows the "
             "traceback",
             1,
@@ -60,11 +80,6 @@ def main(args: Sequence[str] | None = None) -> int:
 
 def _debugging() -> bool:
     return os.environ.get("CUDNN_AOT_DEBUG") == "1"
-
-
-def _fail(message: str, code: int) -> int:
-    print("error: " + " ".join(message.split()), file=sys.stderr)
-    return code
 
 
 if __name__ == "__main__":

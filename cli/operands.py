@@ -4,11 +4,14 @@ Values are numpy arrays in the storage form of their dtype (bfloat16 as uint16);
 the same bytes is made by ``cli/device.py`` where the plan runs on one.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from cudnn_aot.cli.table import format_bytes
+from cudnn_aot.compiler.build.jobs import available_memory_bytes
 from cudnn_aot.compiler.graph.enums import data_type
 from cudnn_aot.compiler.graph.extents import evaluate
 from cudnn_aot.compiler.graph.graph import Graph
@@ -16,7 +19,7 @@ from cudnn_aot.compiler.graph.tensor import Tensor
 from cudnn_aot.compiler.reference.execute import execute, random_operands
 from cudnn_aot.compiler.reference.storage import from_storage, storage_dtype, to_storage
 from cudnn_aot.compiler.reference.tolerance import tolerances
-from cudnn_aot.errors import UsageError
+from cudnn_aot.errors import RequirementError, UsageError
 
 _POISON = 0xFF  # a NaN in every floating dtype
 
@@ -52,11 +55,38 @@ def choose_symbols(graph: Graph, given: Mapping[str, int]) -> dict[str, int]:
     if unknown:
         known = ", ".join(graph.symbols) or "none"
         raise UsageError(f"--symbol: the graph has no symbol {unknown[0]!r} (it has: {known})")
-    return {name: given.get(name, symbol.planned) for name, symbol in graph.symbols.items()}
+    chosen = {name: given.get(name, symbol.planned) for name, symbol in graph.symbols.items()}
+    for name, value in chosen.items():
+        refused = graph.symbols[name].refuse(value)
+        if refused:
+            raise UsageError(f"--symbol {name}: {refused}")
+    return chosen
+
+
+def check_memory(graph: Graph, symbols: Mapping[str, int]) -> None:
+    """Refuse what this machine cannot hold; the system would end the process without a word.
+
+    Counted are the operands as stored and every tensor of the reference as float64.
+    """
+    needed = 0
+    for tensor in graph.tensors.values():
+        dim = [evaluate(extent, symbols) for extent in tensor.dim]
+        needed += 8 * math.prod(dim)
+        if not tensor.is_virtual:
+            needed += _elements(tensor, symbols) * storage_dtype(_dtype(tensor)).itemsize
+    available = available_memory_bytes()
+    if needed > available:
+        values = " ".join(f"{name}={value}" for name, value in symbols.items())
+        raise RequirementError(
+            f"operands and reference{' for ' + values if values else ''} need {needed} bytes "
+            f"({format_bytes(needed)}), this machine has {format_bytes(available)} left: choose "
+            "smaller symbols with --symbol"
+        )
 
 
 def make_operands(graph: Graph, symbols: Mapping[str, int], seed: int) -> Operands:
     """Random inputs and poisoned outputs for these symbol values."""
+    check_memory(graph, symbols)
     values = random_operands(graph, symbols, seed)
     inputs, scalars = [], {}
     for tensor in graph.inputs():
@@ -79,14 +109,21 @@ def _buffer(tensor: Tensor, symbols: Mapping[str, int]) -> Buffer:
     dim = tuple(evaluate(extent, symbols) for extent in tensor.dim)
     stride = tuple(evaluate(extent, symbols) for extent in tensor.stride)
     dtype = storage_dtype(_dtype(tensor))
-    elements = 0
-    if all(dim):
-        elements = 1 + sum((extent - 1) * step for extent, step in zip(dim, stride, strict=True))
+    elements = _elements(tensor, symbols)
     flat = np.empty(elements, dtype)
     flat.view(np.uint8).fill(_POISON)
     bytes_per_step = tuple(step * dtype.itemsize for step in stride)
     view = np.ndarray(dim, dtype, flat.data if elements else None, 0, bytes_per_step)
     return Buffer(tensor.uid, tensor, flat, view)
+
+
+def _elements(tensor: Tensor, symbols: Mapping[str, int]) -> int:
+    """Elements from the first to the last that the tensor touches."""
+    dim = [evaluate(extent, symbols) for extent in tensor.dim]
+    stride = [evaluate(extent, symbols) for extent in tensor.stride]
+    if not all(dim):
+        return 0
+    return 1 + sum((extent - 1) * step for extent, step in zip(dim, stride, strict=True))
 
 
 def compare(graph: Graph, operands: Operands, symbols: Mapping[str, int]) -> tuple[float, bool]:

@@ -1,6 +1,5 @@
 """Options that mean the same on every command, and how the store is chosen."""
 
-import json
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -8,6 +7,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+
+from cudnn_aot.errors import UsageError
 
 STORE_VARIABLE = "CUDNN_AOT_STORE"
 DEFAULT_STORE = "cudnn_aot_store"
@@ -25,7 +26,9 @@ class StoreChoice:
 
 def choose_store(flag: str | None) -> StoreChoice:
     """``--store`` before ``CUDNN_AOT_STORE`` before ``./cudnn_aot_store``."""
-    if flag:
+    if flag == "":  # most likely a variable of the caller's shell that is not set
+        raise UsageError("--store: got an empty path, want a folder")
+    if flag is not None:
         return StoreChoice(Path(flag), "--store")
     from_environment = os.environ.get(STORE_VARIABLE)
     if from_environment:
@@ -55,7 +58,3 @@ def split_list(values: Iterable[str]) -> tuple[str, ...]:
     """``("a,b", "c")`` as ``("a", "b", "c")``: a list option takes commas and repetition."""
     parts = (part.strip() for value in values for part in value.split(","))
     return tuple(dict.fromkeys(part for part in parts if part))
-
-
-def print_json(document: Any) -> None:
-    click.echo(json.dumps(document, indent=2, sort_keys=False))

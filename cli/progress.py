@@ -4,6 +4,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from cudnn_aot.cli.output import complain, printable
 from cudnn_aot.compiler.build.progress import Event, ProgressCallback, Stage, silent
 
 _TITLES = {Stage.LOAD: "reading", Stage.PLAN: "planning", Stage.COMPILE: "compiling"}
@@ -25,13 +26,9 @@ def _line(event: Event) -> None:
     """Kernels and notes only: reading and planning take milliseconds."""
     if event.stage is Stage.COMPILE:
         width = len(str(event.total))
-        print(
-            f"[{event.done:{width}}/{event.total}] {event.label} {event.detail}",
-            file=sys.stderr,
-            flush=True,
-        )
+        complain(f"[{event.done:{width}}/{event.total}] {event.label} {event.detail}")
     elif event.stage is Stage.NOTE:
-        print(event.label, file=sys.stderr, flush=True)
+        complain(event.label)
 
 
 @contextmanager
@@ -58,14 +55,17 @@ def _bar() -> Iterator[ProgressCallback]:
 
         def callback(event: Event) -> None:
             if event.stage is Stage.NOTE:
-                progress.console.print(event.label, markup=False, highlight=False)
+                progress.console.print(printable(event.label), markup=False, highlight=False)
                 return
             if event.stage not in tasks:
                 tasks[event.stage] = progress.add_task(
                     _TITLES[event.stage], total=event.total, label=""
                 )
             progress.update(
-                tasks[event.stage], completed=event.done, total=event.total, label=event.label
+                tasks[event.stage],
+                completed=event.done,
+                total=event.total,
+                label=printable(event.label),
             )
 
         yield callback

@@ -12,12 +12,12 @@ from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.cli.options import (
     choose_store,
     json_option,
-    print_json,
     store_option,
     target_option,
 )
+from cudnn_aot.cli.output import complain, print_json, say
 from cudnn_aot.cli.table import format_table, plural
-from cudnn_aot.errors import Error, NotInStoreError, StoreError, UsageError
+from cudnn_aot.errors import Error, NotInStoreError, RequirementError, StoreError, UsageError
 
 if TYPE_CHECKING:
     from cudnn_aot.cli.operands import Operands
@@ -69,9 +69,22 @@ class _Outcome:
 @click.option(
     "--symbol", "symbols", multiple=True, metavar="M=17", help="Value of a symbolic extent."
 )
-@click.option("--seed", default=0, show_default=True, help="Seed of the random operands.")
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Seed of the random operands.",
+)
 @click.option("--bench", is_flag=True, help="Also time the plan: the median of many calls.")
-@click.option("--device", default=0, show_default=True, metavar="N", help="CUDA device.")
+@click.option(
+    "--device",
+    type=click.IntRange(0, 1023),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="CUDA device.",
+)
 @json_option
 def run(
     names: tuple[str, ...],
@@ -104,11 +117,11 @@ def run(
         outcome = runner.run(name, owner)
         outcomes.append(outcome)
         if outcome.fault:
-            click.echo(f"error: {name}: {outcome.fault}", err=True)
+            complain(f"error: {name}: {outcome.fault}")
     if as_json:
         print_json({"store": str(choice.path), "runs": [o.to_json() for o in outcomes]})
     elif any(outcome.engine for outcome in outcomes):
-        click.echo(_report(outcomes, bench))
+        say(*_report(outcomes, bench))
     if len(outcomes) == 1 and runner.last_error is not None:
         return runner.last_error.exit_code
     return 0 if all(outcome.correct for outcome in outcomes) else 1
@@ -141,9 +154,12 @@ class _Runner:
     def run(self, name: str, target: str | None) -> _Outcome:
         try:
             return self._run(name, target)
-        except UsageError:
-            raise
+        except MemoryError:
+            self.last_error = RequirementError("this machine has not the memory that it needs")
+            return _Outcome(name, target or "", fault=str(self.last_error))
         except Error as error:
+            if self._strict and isinstance(error, UsageError):
+                raise
             self.last_error = error
             return _Outcome(name, target or "", fault=" ".join(str(error).split()))
 
@@ -256,8 +272,8 @@ def _parse_symbols(texts: tuple[str, ...]) -> dict[str, int]:
     symbols = {}
     for text in texts:
         name, equals, value = text.partition("=")
-        if not (name and equals and value.isdecimal()):
-            raise UsageError(f"--symbol: got {text!r}, want NAME=NUMBER, for example M=17")
+        if not (name and equals and value.isdecimal() and len(value) < 20):
+            raise UsageError(f"--symbol: got {text[:80]!r}, want NAME=NUMBER, for example M=17")
         symbols[name] = int(value)
     return symbols
 
@@ -290,7 +306,7 @@ def _is_declined(reader: StoreReader, target: str, name: str) -> bool:
     return pointer.get("status") == "declined"
 
 
-def _report(outcomes: list[_Outcome], bench: bool) -> str:
+def _report(outcomes: list[_Outcome], bench: bool) -> list[str]:
     header = ["plan", "target", "engine", "symbols", "result", "error"]
     if bench:
         header += ["us", "TFLOP/s"]
@@ -308,4 +324,4 @@ def _report(outcomes: list[_Outcome], bench: bool) -> str:
         rows.append(tuple(row))
     good = sum(o.correct for o in outcomes)
     summary = f"{good} of {plural(len(outcomes), 'plan')} correct (error in units of the tolerance)"
-    return f"{format_table(header, rows, right='error us TFLOP/s')}\n\n{summary}"
+    return [*format_table(header, rows, right="error us TFLOP/s"), "", summary]

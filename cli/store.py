@@ -10,10 +10,10 @@ from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.cli.options import (
     choose_store,
     json_option,
-    print_json,
     store_option,
     target_option,
 )
+from cudnn_aot.cli.output import complain, print_json, say
 from cudnn_aot.cli.table import format_bytes, format_table, plural
 from cudnn_aot.errors import NotInStoreError, StoreError
 
@@ -91,7 +91,7 @@ def ls(store: str | None, target: str | None, as_json: bool) -> int:
             for plan in plans
         ]
         header = ("name", "target", "status", "engine", "kernels", "bytes", "graph")
-        click.echo(format_table(header, rows, right="kernels bytes") or "no plans")
+        say(*(format_table(header, rows, right="kernels bytes") or ["no plans"]))
     return _report_faults(plans)
 
 
@@ -115,7 +115,8 @@ def show(name: str, store: str | None, target: str | None, as_json: bool) -> int
     if as_json:
         print_json({"store": str(reader.path), "plans": [p.to_json(full=True) for p in plans]})
     else:
-        click.echo("\n\n".join(_describe(plan) for plan in plans))
+        for number, plan in enumerate(plans):
+            say(*([""] if number else []), *_describe(plan))
     return _report_faults(plans)
 
 
@@ -133,17 +134,19 @@ def verify(store: str | None, as_json: bool) -> int:
                 "store": str(reader.path),
                 "plans": len(reader.names()),
                 "kernels": len(reader.kernels()),
-                "problems": [{"path": p.path, "what": p.what} for p in problems],
+                "problems": [
+                    {"path": p.path, "what": p.what, "unreadable": p.unreadable} for p in problems
+                ],
                 "foreign": foreign,
             }
         )
     else:
         for problem in problems:
-            click.echo(f"damaged: {problem}")
+            say(f"{'unreadable' if problem.unreadable else 'damaged'}: {problem}")
         counts = f"{plural(len(reader.names()), 'plan')}, {plural(len(reader.kernels()), 'kernel')}"
         verdict = f"{plural(len(problems), 'problem')}" if problems else "every byte as recorded"
         others = f"; {plural(len(foreign), 'file')} not of the store" if foreign else ""
-        click.echo(f"{reader.path}: {counts}: {verdict}{others}")
+        say(f"{reader.path}: {counts}: {verdict}{others}")
     return 1 if problems else 0
 
 
@@ -171,15 +174,15 @@ def _read(reader: StoreReader, target: str, name: str) -> _Plan:
 def _report_faults(plans: list[_Plan]) -> int:
     faulty = [plan for plan in plans if plan.fault]
     for plan in faulty:
-        click.echo(f"error: {plan.name} for {plan.target}: {plan.fault}", err=True)
+        complain(f"error: {plan.name} for {plan.target}: {plan.fault}")
     return 1 if faulty else 0
 
 
-def _describe(plan: _Plan) -> str:
+def _describe(plan: _Plan) -> list[str]:
     lines = [f"{plan.name} for {plan.target}: {plan.status}", f"  graph        {plan.graph_key}"]
     lines += [f"  because      {reason}" for reason in plan.reasons]
     if not plan.record:
-        return "\n".join(lines)
+        return lines
     table = plan.record["table"]
     knobs = " ".join(f"{knob}={value}" for knob, value in plan.knobs.items())
     lines.append(f"  engine       {plan.engine} {knobs}".rstrip())
@@ -217,11 +220,11 @@ def _describe(plan: _Plan) -> str:
         for i, kernel in enumerate(plan.kernels)
     ]
     lines += _indent(format_table(("kernel", "key", "blob", "bytes"), kernels, right="bytes"))
-    return "\n".join(lines)
+    return lines
 
 
-def _indent(text: str) -> list[str]:
-    return ["  " + line for line in text.splitlines()]
+def _indent(lines: list[str]) -> list[str]:
+    return ["  " + line for line in lines]
 
 
 def _extents(values: list[Any]) -> str:

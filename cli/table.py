@@ -2,12 +2,16 @@
 
 from collections.abc import Sequence
 
+from cudnn_aot.cli.output import printable
 
-def format_table(header: Sequence[str], rows: Sequence[Sequence[str]], right: str = "") -> str:
-    """Columns two spaces apart; ``right`` names the columns to align to the right."""
+
+def format_table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], right: str = ""
+) -> list[str]:
+    """Lines of columns two spaces apart; ``right`` names the columns to align to the right."""
     if not rows:
-        return ""
-    cells = [list(header), *[[str(cell) for cell in row] for row in rows]]
+        return []
+    cells = [list(header), *[[printable(str(cell)) for cell in row] for row in rows]]
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
     aligned_right = [title in right.split() for title in header]
     lines = []
@@ -18,7 +22,7 @@ def format_table(header: Sequence[str], rows: Sequence[Sequence[str]], right: st
         ]
         lines.append("  ".join(parts).rstrip())
     lines.insert(1, "  ".join("-" * width for width in widths))
-    return "\n".join(lines)
+    return lines
 
 
 def format_bytes(count: int) -> str:

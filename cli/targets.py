@@ -4,7 +4,8 @@ import dataclasses
 
 import click
 
-from cudnn_aot.cli.options import json_option, print_json
+from cudnn_aot.cli.options import json_option
+from cudnn_aot.cli.output import print_json, say
 from cudnn_aot.cli.table import format_table
 from cudnn_aot.compiler.target.target import known_targets, load_target
 
@@ -31,6 +32,8 @@ def targets(as_json: bool) -> None:
         )
         for target in found
     ]
-    click.echo(
-        format_table(("target", "kind", "arch", "SMs", "shared memory", "driver for", "host"), rows)
+    say(
+        *format_table(
+            ("target", "kind", "arch", "SMs", "shared memory", "driver for", "host"), rows
+        )
     )

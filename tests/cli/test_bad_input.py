@@ -86,6 +86,7 @@ BAD_ARGUMENTS = {
     "no-target": ((), 2, ("--target", "h200", "cpu")),
     "target-file-missing": (("--target", "./no.json"), 2, ("no.json",)),
     "jobs-zero": (("--target", "cpu", "-j", "0"), 2, ("-j", "'0'")),
+    "jobs-huge": (("--target", "cpu", "-j", "9" * 5000), 2, ("-j", "9999")),
     "jobs-word": (("--target", "cpu", "-j", "many"), 2, ("'many'", "auto")),
     "unknown-option": (("--target", "cpu", "--fast"), 2, ("--fast",)),
     "allow-unknown": (("--target", "cpu", "--allow-declined", "h100"), 2, ("h100",)),
@@ -216,28 +217,139 @@ def test_bad_run_arguments(store_copy: Path) -> None:
         (("up", "--symbol", "M=-1"), "M=-1"),
         (("up", "--symbol", "Q=3"), "'Q'"),
         (("up", "--seed", "x"), "seed"),
+        (("up", "--seed", "-1"), "seed"),
+        (("up", "--device", "99999999999"), "device"),
     ):
         done = run_cli("run", *arguments, "--store", store_copy)
         assert_one_line_error(done, 2, fragment)
 
 
 def test_a_symbol_out_of_range(store_copy: Path) -> None:
-    done = run_cli("run", "up", "--symbol", "M=4097", "--store", store_copy)
-    assert_one_line_error(done, 1, "M", "4097", "4096")
+    """Refused before anything is allocated, however large it is."""
+    for value in ("4097", "100000000", "9223372036854775807", "9" * 5000):
+        done = run_cli("run", "up", "--symbol", f"M={value}", "--store", store_copy)
+        assert_one_line_error(done, 2, "M", value[:19])
+    done = run_cli("run", "--all", "--symbol", "M=100000000", "--store", store_copy)
+    assert done.returncode == 1
+    assert sorted(done.stderr.splitlines()) == [
+        f"error: {name}: --symbol M: got 100000000, want 0..4096" for name in ("down", "up")
+    ]
+
+
+def test_operands_beyond_this_machine(store_copy: Path, tmp_path: Path) -> None:
+    """A symbol within its range can still ask for more than there is."""
+    graph = linear_graph("wide", 64, max_rows=(1 << 31) - 1)
+    path = write_graph(tmp_path, graph)
+    built = run_cli("build", path, "--target", "cpu", "--store", store_copy)
+    assert built.returncode == 0, built.stderr
+    rows = (1 << 31) - 1
+    done = run_cli("run", "wide", "--symbol", f"M={rows}", "--store", store_copy)
+    assert_one_line_error(done, 1, f"M={rows}", " bytes", "--symbol")
 
 
 def test_unknown_command() -> None:
     assert_one_line_error(run_cli("bild"), 2, "'bild'", "build")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_unwritable_store(store_copy: Path, tmp_path: Path) -> None:
-    extra = write_graph(tmp_path, linear_graph("extra", 56))
-    for path in [store_copy, *store_copy.rglob("*")]:
+def without_roots_rights() -> list[str]:
+    """What to start a command with so that file modes hold for it too."""
+    if os.geteuid() != 0:
+        return []
+    if shutil.which("setpriv") is None:
+        pytest.skip("root may write everywhere, and there is no setpriv to give that up")
+    dropped = "-dac_override,-dac_read_search"
+    return ["setpriv", f"--bounding-set={dropped}", f"--inh-caps={dropped}"]
+
+
+def close_folders(store: Path) -> None:
+    for path in [store, *store.rglob("*")]:
         if path.is_dir():
             path.chmod(0o555)
-    done = run_cli("build", extra, "--target", "cpu", "--store", store_copy)
+
+
+def test_unwritable_store(store_copy: Path, tmp_path: Path) -> None:
+    extra = write_graph(tmp_path, linear_graph("extra", 56))
+    close_folders(store_copy)
+    before = tree_digest(store_copy.parent)
+    done = run_cli(
+        *("build", extra, "--target", "cpu", "--store", store_copy), prefix=without_roots_rights()
+    )
     assert_one_line_error(done, 1, "--store")
+    assert tree_digest(store_copy.parent) == before
+
+
+def test_unreadable_file(store_copy: Path, graph_files: list[Path]) -> None:
+    """It is not called damaged, since nobody has seen its bytes; a build puts it right."""
+    blob = kernel_blobs(store_copy)[0]
+    blob.chmod(0)
+    prefix = without_roots_rights()
+    done = run_cli("verify", "--store", store_copy, prefix=prefix)
+    assert done.returncode == 1
+    lines = [line for line in done.stdout.splitlines() if blob.name in line]
+    assert len(lines) == 1 and lines[0].startswith("unreadable: "), done.stdout
+    assert "permission denied" in lines[0] and "damaged" not in done.stdout
+    build = ("build", *graph_files, "--target", "cpu", "--store", store_copy)
+    assert run_cli(*build, prefix=prefix).returncode == 0
+    assert run_cli("verify", "--store", store_copy, prefix=prefix).returncode == 0
+
+
+def test_what_is_no_file_is_named_and_replaced(store_copy: Path, graph_files: list[Path]) -> None:
+    """A folder or a FIFO in place of every single file of the store."""
+    before = tree_digest(store_copy)
+    files = [path for path in store_copy.rglob("*") if path.is_file()]
+    files.remove(store_copy / "store.json")
+    for index, path in enumerate(files):
+        path.unlink()
+        path.mkdir() if index % 2 else os.mkfifo(path)
+    done = run_cli("verify", "--store", store_copy)
+    assert done.returncode == 1
+    for path in files:
+        assert f"damaged: {path.relative_to(store_copy)}: " in done.stdout
+    done = run_cli("run", "--all", "--store", store_copy)
+    assert done.returncode == 1 and "internal error" not in done.stderr
+    done = run_cli("build", *graph_files, "--target", "cpu", "--store", store_copy)
+    assert done.returncode == 0, done.stderr
+    assert tree_digest(store_copy) == before
+
+
+@pytest.mark.parametrize(
+    "command", [("build", "g.json", "-t", "cpu"), *STORE_COMMANDS, ("doctor",)], ids=lambda v: v[0]
+)
+def test_an_empty_store_setting(command: tuple[str, ...], tmp_path: Path) -> None:
+    """An unset variable in `--store "$STORE"` must not choose the default."""
+    write_graph(tmp_path, linear_graph("g", 64))
+    done = run_cli(*command, "--store", "", cwd=tmp_path)
+    assert_one_line_error(done, 2, "--store", "empty")
+    assert [path.name for path in tmp_path.iterdir()] == ["g.json"]
+
+
+def test_a_graph_file_that_is_none(tmp_path: Path, store_copy: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.json")
+    for path in (tmp_path / "pipe.json", Path("/dev/null")):
+        done = run_cli("build", path, "--target", "cpu", "--store", store_copy)
+        assert_one_line_error(done, 1, str(path), "not a regular file")
+
+
+JSON_FAILURES = {
+    "no-plan": (("show", "nothere"), 1, "NotInStoreError"),
+    "no-target": (("run", "--all", "--target", "h200"), 1, "NotInStoreError"),
+    "ls-target": (("ls", "--target", "h200"), 1, "NotInStoreError"),
+    "no-names": (("run",), 2, "UsageError"),
+    "bad-option": (("ls", "--fast"), 2, "UsageError"),
+    "no-build-target": (("build", "g.json"), 2, "UsageError"),
+    "bad-command": (("bild",), 2, "UsageError"),
+}
+
+
+@pytest.mark.parametrize("case", JSON_FAILURES)
+def test_a_failure_is_a_document_as_well(case: str, store_copy: Path) -> None:
+    command, code, kind = JSON_FAILURES[case]
+    done = run_cli(*command, "--json", env={"CUDNN_AOT_STORE": str(store_copy)})
+    assert_one_line_error(done, code)
+    error = json.loads(done.stdout)["error"]
+    assert error == {"kind": kind, "message": done.stderr[len("error: ") : -1], "exit_code": code}
+    quiet = run_cli(*command, env={"CUDNN_AOT_STORE": str(store_copy)})
+    assert quiet.stdout == "" and quiet.stderr.startswith("error: ")
 
 
 def test_forbidden_compile_names_the_kernel(tmp_path: Path, graph_files: list[Path]) -> None:

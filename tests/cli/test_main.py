@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from cli_process import assert_one_line_error, linear_graph, run_cli, write_graph
 
+from cudnn_aot.cache.writer import StoreWriter
+
 
 def test_help_is_quick_and_lists_every_command() -> None:
     """Nothing heavy is imported before a command is known.
@@ -63,12 +65,82 @@ sys.exit(main(["ls"]))
     assert_one_line_error(done, 1, "cudnn-aot[cli]", "cudnn-aot[compile]")
 
 
-def test_a_closed_pipe_is_quiet(built_store: Path) -> None:
-    command = f"{sys.executable} -m cudnn_aot.cli.main show up --json --store {built_store}"
+def in_shell(command: str, redirect: str) -> subprocess.CompletedProcess[str]:
+    line = f"{sys.executable} -m cudnn_aot.cli.main {command} {redirect}"
+    return subprocess.run(["bash", "-c", line], capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("command", ["show up --json", "ls", "verify", "doctor", "--help"])
+def test_a_closed_pipe_is_quiet(command: str, built_store: Path) -> None:
+    """The reader is gone before anything is written; 141 is what SIGPIPE would have given."""
+    store = "" if command == "--help" else f"--store {built_store}"
+    reading, writing = os.pipe()
+    os.close(reading)
     done = subprocess.run(
-        ["bash", "-c", f"set -o pipefail; {command} | true"], capture_output=True, text=True
+        f"{sys.executable} -m cudnn_aot.cli.main {command} {store}",
+        shell=True,
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        text=True,
     )
-    assert done.stderr == ""
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.parametrize("command", ["show up --json", "ls", "verify", "run up", "--version"])
+def test_a_closed_stdout_is_quiet(command: str, built_store: Path) -> None:
+    store = "" if command == "--version" else f"--store {built_store}"
+    done = in_shell(f"{command} {store}", ">&-")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_failures_with_closed_streams(built_store: Path) -> None:
+    done = in_shell(f"show nothere --json --store {built_store}", ">&-")
+    assert_one_line_error(done, 1, "nothere")
+    done = in_shell(f"show nothere --store {built_store}", "2>&-")
+    assert (done.returncode, done.stdout + done.stderr) == (1, "")
+    done = in_shell(f"ls --store {built_store}", "<&- >&- 2>&-")
+    assert done.returncode == 0
+
+
+# a new line, an escape sequence, a change of reading direction, a line separator, a C1 control
+ODD = "a\nerror: b\x1b[31m\u202ec\u2028d\x9b\td"
+SHOWN = "a\\nerror: b\\x1b[31m\\u202ec\\u2028d\\x9b\\td"
+
+
+def test_names_cannot_steer_the_terminal(tmp_path: Path) -> None:
+    """Names are what others wrote: a line shows them escaped, a document holds them exactly."""
+    store = tmp_path / "store"
+    with StoreWriter(store) as writer:
+        writer.put_name("cpu", ODD, "0" * 64, {})
+    for command in (["ls"], ["show", ODD], ["run", ODD], ["run", "--all"], ["verify"]):
+        done = run_cli(*command, "--store", store)
+        assert done.returncode == 1
+        for text in (done.stdout, done.stderr):
+            assert all(line.isprintable() for line in text.split("\n")), (command, text)
+        assert len([line for line in done.stderr.split("\n") if line]) <= 1, done.stderr
+    lines = run_cli("ls", "--store", store).stdout.splitlines()
+    assert len(lines) == 3 and lines[2].startswith(SHOWN + "  cpu")
+    (plan,) = json.loads(run_cli("ls", "--store", store, "--json").stdout)["plans"]
+    assert plan["name"] == ODD
+
+
+def test_odd_names_of_files_and_arguments(built_store: Path, tmp_path: Path) -> None:
+    path = tmp_path / ODD.replace("/", "")
+    path.write_text("no graph")
+    for command in (
+        ["build", path, "-t", "cpu"],
+        ["build", path, "-t", ODD],
+        ["show", ODD],
+        ["ls", "-t", ODD],
+        ["ls", ODD],
+        [ODD],
+    ):
+        done = run_cli(*command, env={"CUDNN_AOT_STORE": str(built_store)})
+        assert done.returncode in (1, 2)
+        text = done.stdout + done.stderr
+        assert all(line.isprintable() for line in text.split("\n")), (command, text)
+        assert_one_line_error(done, done.returncode)
 
 
 def test_an_unexpected_exception_is_one_line_and_debug_shows_it(tmp_path: Path) -> None:

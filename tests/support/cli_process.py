@@ -4,6 +4,7 @@ import hashlib
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from cudnn_aot.compiler.formats import graph_json
@@ -14,14 +15,20 @@ SETTINGS = ("CUDNN_AOT_STORE", "CUDNN_AOT_FORBID_COMPILE", "CUDNN_AOT_DEBUG")
 
 
 def run_cli(
-    *args: object, cwd: Path | None = None, env: dict[str, str] | None = None
+    *args: object,
+    cwd: Path | None = None,
+    env: dict[str, str] | None = None,
+    prefix: Sequence[str] = (),
 ) -> subprocess.CompletedProcess[str]:
-    """``cudnn-aot ARGS`` with none of the caller's settings but those in ``env``."""
+    """``cudnn-aot ARGS`` with none of the caller's settings but those in ``env``.
+
+    ``prefix`` is a command that starts the command line.
+    """
     script = Path(sys.executable).with_name("cudnn-aot")
     command = [str(script)] if script.exists() else [sys.executable, "-m", "cudnn_aot.cli.main"]
     clean = {name: value for name, value in os.environ.items() if name not in SETTINGS}
     return subprocess.run(
-        [*command, *map(str, args)],
+        [*prefix, *command, *map(str, args)],
         cwd=cwd,
         env=clean | (env or {}),
         capture_output=True,
@@ -30,14 +37,16 @@ def run_cli(
     )
 
 
-def linear_graph(name: str, n: int, *, op: str = "relu", k: int = 48) -> Graph:
+def linear_graph(
+    name: str, n: int, *, op: str = "relu", k: int = 48, max_rows: int = 4096
+) -> Graph:
     """Y = op(A @ B) in bfloat16 with a symbolic row count."""
     graph = Graph(
         name,
         io_data_type=data_type.BFLOAT16,
         intermediate_data_type=data_type.FLOAT,
         compute_data_type=data_type.FLOAT,
-        symbols={"M": {"min": 0, "max": 4096, "hint": 33}},
+        symbols={"M": {"min": 0, "max": max_rows, "hint": 33}},
     )
     a = graph.tensor([1, "M", k], [f"{k}*M", k, 1], uid=1, name="A")
     b = graph.tensor([1, k, n], [k * n, 1, k], uid=2, name="B")

@@ -1,0 +1,71 @@
+"""What the command line prints: every line and every document goes through here.
+
+Names come from files that others wrote. A line shows no control character of theirs: no newline
+that makes two lines of one, no escape sequence for the terminal, no change of reading direction.
+Documents hold names exactly; JSON spells such characters by itself.
+"""
+
+import contextlib
+import json
+import os
+import sys
+from typing import Any
+
+
+def printable(text: str) -> str:
+    """``text`` with everything that is not a visible character or a blank escaped."""
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
+        for char in text
+    )
+
+
+def say(*lines: str) -> None:
+    """Print lines of a result on stdout."""
+    _write("".join(printable(line) + "\n" for line in lines))
+
+
+def complain(line: str) -> None:
+    """Print one line on stderr; that nobody reads there stops nothing."""
+    with contextlib.suppress(BrokenPipeError):
+        print(printable(line), file=sys.stderr, flush=True)
+
+
+def print_json(document: Any) -> None:
+    """Print the document of a command on stdout."""
+    _write(json.dumps(document, indent=2, sort_keys=False) + "\n")
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def open_standard_streams() -> None:
+    """Give a stream that the caller closed to the null device.
+
+    Otherwise the next file opened would take its number, and be written to by what prints there.
+    """
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            null = os.open(os.devnull, os.O_RDWR)
+            if null != descriptor:
+                os.dup2(null, descriptor)
+                os.close(null)
+        if getattr(sys, name) is None:
+            mode = "w" if descriptor else "r"
+            setattr(sys, name, os.fdopen(descriptor, mode, encoding="utf-8", closefd=False))
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a locale may lack the characters of a name
+            stream.reconfigure(errors="backslashreplace")
+
+
+def abandon_stdout() -> None:
+    """The reader of stdout went away: nothing more is said, not even when the interpreter ends."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)
