@@ -14,7 +14,7 @@ from cudnn_aot.compiler.formats.json_reader import Value, parse
 from cudnn_aot.compiler.graph.enums import data_type, scalar_type
 from cudnn_aot.compiler.graph.extents import Extent, as_extent, extent_json, row_major
 from cudnn_aot.compiler.graph.graph import Graph
-from cudnn_aot.compiler.graph.ops import OPS
+from cudnn_aot.compiler.graph.ops.table import OPS
 from cudnn_aot.compiler.graph.tensor import Tensor
 
 VERSION = 1

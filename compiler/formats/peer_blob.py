@@ -13,7 +13,8 @@ from typing import Any
 from cudnn_aot.compiler.formats.json_reader import Value
 from cudnn_aot.compiler.graph.enums import data_type, scalar_type
 from cudnn_aot.compiler.graph.graph import Graph
-from cudnn_aot.compiler.graph.ops import OPS, Op
+from cudnn_aot.compiler.graph.op import Op
+from cudnn_aot.compiler.graph.ops.table import OPS
 from cudnn_aot.compiler.graph.tensor import Tensor
 from cudnn_aot.errors import InvalidGraphError, cudnnGraphNotSupportedError
 

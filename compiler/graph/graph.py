@@ -8,7 +8,7 @@ renumbered, and two callers' claims on one uid collide.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +19,16 @@ from cudnn_aot.compiler.graph.extents import INT64_MAX, Symbol, is_symbol_name
 from cudnn_aot.compiler.graph.infer import infer_inputs, infer_nodes
 from cudnn_aot.compiler.graph.key import graph_key
 from cudnn_aot.compiler.graph.node import Node
-from cudnn_aot.compiler.graph.ops import OPS, Op, op_row
+from cudnn_aot.compiler.graph.op import NodeView, Op
+from cudnn_aot.compiler.graph.ops.table import OPS, op_row
 from cudnn_aot.compiler.graph.override import make_rows_symbolic
 from cudnn_aot.compiler.graph.tensor import Tensor, fill
-from cudnn_aot.compiler.graph.validate import check_layouts, check_structure, check_symbols
+from cudnn_aot.compiler.graph.validate import (
+    check_layouts,
+    check_rules,
+    check_structure,
+    check_symbols,
+)
 from cudnn_aot.errors import FrozenGraphError, InvalidGraphError, cudnnGraphNotSupportedError
 
 
@@ -135,6 +141,10 @@ class Graph:
         """Non-virtual results, by ascending uid."""
         return tuple(t for t in self.tensors.values() if not t.is_virtual and self.producer(t))
 
+    def is_discarded(self, tensor: Tensor) -> bool:
+        """Whether `tensor` is a result that nobody asked for: virtual, and read by no node."""
+        return tensor.is_virtual and id(tensor) in self._producers and id(tensor) not in self._read
+
     def uids(self) -> dict[str, int]:
         """uid by name of the non-virtual tensors that a name tells apart."""
         named = [t for t in self.tensors.values() if t.name and not t.is_virtual]
@@ -238,15 +248,19 @@ class Graph:
         attrs: Mapping[str, Any] | None = None,
         *,
         outputs: Mapping[str, Tensor] | None = None,
+        results: Mapping[str, Tensor] | None = None,
         compute_data_type: Any = None,
         name: str = "",
     ) -> Node:
         """Add a node by its row; the builder methods and the file readers end here.
 
         Args:
-            inputs: tensor by port.
+            inputs: tensor by port, those of a list port as ``<port>_0``, ``<port>_1``, ...
             attrs: attributes; None and the default are the same as not given.
-            outputs: existing tensors to use as results, by port; made when None.
+            outputs: existing tensors for every port that the node writes; its outputs are made
+                when None.
+            results: with made outputs, the tensors for the ports that the caller declares
+                (``rng_dump``, ``score_max``, ...).
         """
         self._check_open("add a node")
         spec = op_row(op) if isinstance(op, str) else op
@@ -255,33 +269,27 @@ class Graph:
             self._node_count[spec.name] = count + 1
             name = f"{spec.name}.{count}"
         what = f"node {name!r} ({spec.name})"
-        self._check_ports(what, "input", spec.inputs, inputs)
         try:
             given = spec.given_attrs(attrs or {})
         except InvalidGraphError as error:
             raise InvalidGraphError(f"{what}: {error}") from None
-        compute = as_data_type(compute_data_type)
-        ports = tuple(port.name for port in spec.outputs)
-        if outputs is None:
-            outputs = {port: self._new_tensor(None, is_virtual=True) for port in ports}
-        self._check_ports(what, "output", ports, outputs)
-        read = {id(tensor) for tensor in inputs.values()}
-        for port, tensor in outputs.items():
+        wired = self._wire_inputs(what, spec, name, inputs, given)
+        view = NodeView(self, spec, name, wired, {}, given)
+        ports = tuple(output.name for output in spec.existing(view))
+        made = [port for port in ports if outputs is None]
+        written = self._wire_results(what, spec, name, ports, outputs or results or {}, made)
+        read = {id(tensor) for tensor in wired.values()}
+        for port, tensor in written.items():
             if id(tensor) in self._producers:
                 raise InvalidGraphError(f"{what}: port {port}: {tensor} is already produced")
             if id(tensor) in self._read or id(tensor) in read:
                 raise InvalidGraphError(f"{what}: port {port}: {tensor} is already read")
+        suffixes = {output.name: output.suffix for output in spec.outputs}
+        for port, tensor in written.items():
             if not tensor.name:
-                tensor.name = f"{name}::{port}"
-        node = Node(
-            self,
-            spec,
-            name,
-            {port: inputs[port] for port in spec.inputs},
-            {port: outputs[port] for port in ports},
-            given,
-            compute,
-        )
+                tensor.name = f"{name}::{suffixes.get(port) or port}"
+        compute = as_data_type(compute_data_type) if spec.has_compute_data_type else None
+        node = Node(self, spec, name, wired, written, given, compute)
         self._nodes.append(node)
         self._producers.update({id(tensor): node for tensor in node.outputs.values()})
         self._read |= read
@@ -305,6 +313,7 @@ class Graph:
         infer_nodes(self)
         check_layouts(self, self.tensors.values())
         check_symbols(self)
+        check_rules(self)
 
     def freeze(self) -> Graph:
         """Validate and seal: after this every write raises `FrozenGraphError`. Idempotent."""
@@ -329,26 +338,77 @@ class Graph:
         if self._is_frozen:
             raise FrozenGraphError(f"cannot {what}: the graph is frozen; build a new graph")
 
-    def _check_ports(
-        self, what: str, side: str, want: Iterable[str], got: Mapping[str, Any]
-    ) -> None:
-        want = tuple(want)
-        for port in got:
-            if port not in want:
-                raise InvalidGraphError(
-                    f"{what}: no {side} port {port!r} (it has: {', '.join(want)})"
-                )
-        for port in want:
-            tensor = got.get(port)
-            if tensor is None:
-                raise InvalidGraphError(f"{what}: {side} port {port} is not wired")
-            if not isinstance(tensor, Tensor):
-                raise InvalidGraphError(
-                    f"{what}: port {port}: got {type(tensor).__name__}, want a tensor of the graph "
-                    "(declare one with tensor, tensor_like or tensor_scalar)"
-                )
-            if tensor._graph is not self:
-                raise InvalidGraphError(f"{what}: port {port}: {tensor} belongs to another graph")
+    def _wire_inputs(
+        self,
+        what: str,
+        spec: Op,
+        name: str,
+        given: Mapping[str, Any],
+        attrs: Mapping[str, Any],
+    ) -> dict[str, Tensor]:
+        """The operands by port in the order of the row; refuses what the row does not take."""
+        for port in given:
+            row = spec.port(port)
+            if row is None or row.is_result:
+                known = ", ".join(spec.inputs)
+                raise InvalidGraphError(f"{what}: no input port {port!r} (it has: {known})")
+        wired: dict[str, Tensor] = {}
+        for row in spec.ports:
+            if row.is_result:
+                continue
+            if row.is_list:
+                count = sum(spec.list_port(n) == row.name for n in (*given, *attrs))
+                names = [f"{row.name}_{index}" for index in range(count)]
+                missing = [n for n in names if n not in given and n not in attrs]
+                if missing or not count and not row.optional:
+                    raise InvalidGraphError(
+                        f"{what}: input port {(missing or [row.name])[0]} is not wired"
+                    )
+                names = [n for n in names if n in given]
+            else:
+                names = [row.name] if given.get(row.name) is not None else []
+                if not names and not row.optional:
+                    raise InvalidGraphError(f"{what}: input port {row.name} is not wired")
+            for port in names:
+                wired[port] = self._operand(what, f"{name}::{port}", port, given[port])
+        return wired
+
+    def _wire_results(
+        self,
+        what: str,
+        spec: Op,
+        name: str,
+        ports: tuple[str, ...],
+        given: Mapping[str, Any],
+        made: list[str],
+    ) -> dict[str, Tensor]:
+        """The tensors that the node writes, by port; those of `made` are new."""
+        declared = tuple(row.name for row in spec.ports if row.is_result)
+        for port in given:
+            if port not in declared and (port in made or port not in ports):
+                known = ", ".join((*ports, *declared))
+                raise InvalidGraphError(f"{what}: no output port {port!r} (it has: {known})")
+        written: dict[str, Tensor] = {}
+        for port in (*ports, *declared):
+            tensor = given.get(port)
+            if port in made:
+                written[port] = self._new_tensor(None, is_virtual=True)
+            elif tensor is not None:
+                written[port] = self._operand(what, f"{name}::{port}", port, tensor)
+            elif port not in declared:
+                raise InvalidGraphError(f"{what}: output port {port} is not wired")
+        return written
+
+    def _operand(self, what: str, name: str, port: str, value: Any) -> Tensor:
+        """A tensor of this graph; another library's tensor is described and remembered."""
+        if not isinstance(value, Tensor):
+            raise InvalidGraphError(
+                f"{what}: port {port}: got {type(value).__name__}, want a tensor of the graph "
+                "(declare one with tensor, tensor_like or tensor_scalar)"
+            )
+        if value._graph is not self:
+            raise InvalidGraphError(f"{what}: port {port}: {value} belongs to another graph")
+        return value
 
     def _declare_symbol(self, name: str, symbol: Symbol | Mapping[str, Any]) -> None:
         self._check_open("declare a symbol")

@@ -8,8 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cudnn_aot.compiler.graph.dtypes import DTYPES
+from cudnn_aot.compiler.graph.enums import data_type
 from cudnn_aot.compiler.graph.extents import format_extents, row_major
 from cudnn_aot.compiler.graph.node import Node
+from cudnn_aot.compiler.graph.op import Output
 from cudnn_aot.compiler.graph.tensor import Tensor, fill
 from cudnn_aot.errors import InvalidGraphError
 
@@ -33,33 +35,56 @@ def infer_inputs(graph: Graph) -> None:
 def infer_nodes(graph: Graph) -> None:
     """Complete every node, and its results from its operands."""
     for node in graph.nodes:
-        _infer_node(graph, node)
+        if not node.compute_data_type_assigned and node.spec.has_compute_data_type:
+            if graph.compute_data_type is None:
+                raise InvalidGraphError(
+                    f"{node} has no compute_data_type: set it, or the graph's compute_data_type"
+                )
+            node._compute = graph.compute_data_type
+        for output in node.spec.outputs:
+            if output.name in node.outputs:
+                _infer_output(graph, node, output)
+        for port in node.spec.ports:
+            if port.is_result and port.name in node.outputs:
+                tensor = node.outputs[port.name]
+                if not tensor.dim:
+                    raise InvalidGraphError(f"{node}: port {port.name}: {tensor} has no dim")
+                _infer_data_type(graph, tensor)
+                _infer_stride(tensor)
 
 
-def _infer_node(graph: Graph, node: Node) -> None:
-    if not node.compute_data_type_assigned:
-        if graph.compute_data_type is None:
-            raise InvalidGraphError(
-                f"{node} has no compute_data_type: set it, or the graph's compute_data_type"
-            )
-        node._compute = graph.compute_data_type
+def _infer_output(graph: Graph, node: Node, output: Output) -> None:
+    tensor = node.outputs[output.name]
     try:
-        shapes = node.spec.shape({port: tensor.dim for port, tensor in node.inputs.items()})
+        shape = output.shape.rule(node.view)
     except InvalidGraphError as error:
         raise InvalidGraphError(f"{node}: {error}") from None
-    for output in node.spec.outputs:
-        tensor, shape = node.outputs[output.name], shapes[output.name]
-        if not tensor.dim:
-            fill(tensor, dim=shape)
-        elif tensor.dim != shape:
-            raise InvalidGraphError(
-                f"{node}: port {output.name}: got dim {format_extents(tensor.dim)}, "
-                f"want {format_extents(shape)}"
-            )
-        if tensor.data_type is None and output.data_type is not None:
-            fill(tensor, data_type=output.data_type)
-        _infer_data_type(graph, tensor)
-        _infer_stride(tensor)
+    if not tensor.dim and shape is not None:
+        fill(tensor, dim=shape)
+    elif shape is not None and output.shape.is_exact and tensor.dim != shape:
+        raise InvalidGraphError(
+            f"{node}: port {output.name}: got dim {format_extents(tensor.dim)}, "
+            f"want {format_extents(shape)}"
+        )
+    is_discarded = graph.is_discarded(tensor)
+    if tensor.data_type is None:
+        dtype = output.data_type
+        if isinstance(dtype, str):
+            source = node.view.tensor(dtype)
+            dtype = None if source is None else source.data_type
+        if dtype is None and is_discarded and graph.intermediate_data_type is None:
+            dtype = data_type.FLOAT  # nobody reads it: any type will do
+        fill(tensor, data_type=dtype)
+    _infer_data_type(graph, tensor)
+    if not tensor.dim:
+        if is_discarded:
+            return
+        raise InvalidGraphError(
+            f"{node}: port {output.name} has no dim: it does not follow from the operands; "
+            "give it with out_dims or set_dim"
+        )
+    if not tensor.stride:
+        fill(tensor, stride=output.layout.rule(node.view, tensor.dim))
 
 
 def _infer_data_type(graph: Graph, tensor: Tensor) -> None:

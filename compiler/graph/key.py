@@ -16,6 +16,7 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
+from cudnn_aot.compiler.graph.attr import plain
 from cudnn_aot.compiler.graph.enums import scalar_type
 from cudnn_aot.compiler.graph.extents import extent_json
 from cudnn_aot.compiler.graph.node import Node
@@ -37,7 +38,8 @@ def graph_key(graph: Graph) -> str:
         facts = _node_facts(node, tensors)
         computed.append(_digest("node", facts))
         for port, tensor in node.outputs.items():
-            tensors[tensor.uid] = _digest("result", [facts, port, _tensor_facts(tensor)])
+            if not graph.is_discarded(tensor):
+                tensors[tensor.uid] = _digest("result", [facts, port, _tensor_facts(tensor)])
     return _digest(
         "graph",
         [
@@ -60,6 +62,7 @@ def _with_readers(graph: Graph, computed: list[str], tensors: dict[int, str]) ->
         results = [
             [port, tensors[tensor.uid], sorted(readers[tensor.uid])]
             for port, tensor in node.outputs.items()
+            if not graph.is_discarded(tensor)
         ]
         whole = _digest("reader", [digest, results])
         for port, tensor in node.inputs.items():
@@ -84,11 +87,11 @@ def _tensor_facts(tensor: Tensor) -> dict[str, Any]:
 
 
 def _node_facts(node: Node, tensors: dict[int, str]) -> dict[str, Any]:
-    assert node.compute_data_type is not None
+    compute = node.compute_data_type
     return {
         "op": node.op,
-        "compute": node.compute_data_type.name,
-        "attrs": dict(node.attrs),
+        "compute": None if compute is None else compute.name,
+        "attrs": {name: plain(value) for name, value in node.attrs.items()},
         "inputs": {port: tensors[tensor.uid] for port, tensor in node.inputs.items()},
     }
 

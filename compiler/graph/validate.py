@@ -72,7 +72,17 @@ def check_structure(graph: Graph) -> None:
 def check_layouts(graph: Graph, tensors: Iterable[Tensor]) -> None:
     """Check extents and strides of `tensors`, which inference has completed."""
     for tensor in tensors:
-        _check_layout(tensor, graph)
+        if tensor.dim or not graph.is_discarded(tensor):
+            _check_layout(tensor, graph)
+
+
+def check_rules(graph: Graph) -> None:
+    """Check the semantic rules of every node's row."""
+    for node in graph.nodes:
+        for rule in node.spec.rules:
+            refusal = rule(node.view)
+            if refusal is not None:
+                raise refusal.error(str(node))
 
 
 def check_symbols(graph: Graph) -> None:

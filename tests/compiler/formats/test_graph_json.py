@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from cudnn_aot.compiler.formats import graph_json
 from cudnn_aot.compiler.graph.enums import data_type, scalar_type
 from cudnn_aot.compiler.graph.graph import Graph
-from cudnn_aot.compiler.graph.ops import OPS
+from cudnn_aot.compiler.graph.ops.table import OPS
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "graph-format.md"
 

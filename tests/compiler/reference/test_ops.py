@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from cudnn_aot.compiler.graph.ops import OPS
+from cudnn_aot.compiler.graph.ops.table import OPS
 from cudnn_aot.compiler.reference.ops import REFERENCES
 
 X = np.array([-30.0, -3.0, -1.0, -1e-3, 0.0, 1e-3, 0.5, 1.0, 4.0, 30.0])
