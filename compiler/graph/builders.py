@@ -41,11 +41,14 @@ def parameters(spec: Op) -> list[inspect.Parameter]:
     made: list[inspect.Parameter] = []
     for kind, names in ((_EITHER, positional), (_KEYWORD, keyword)):
         for name in names:
-            made.append(inspect.Parameter(name, kind, default=_default(spec, name, made)))
+            # Python wants a default behind one: what is missing there is refused later.
+            optional = any(p.default is not inspect.Parameter.empty for p in made)
+            needs_default = kind is _EITHER and optional
+            made.append(inspect.Parameter(name, kind, default=_default(spec, name, needs_default)))
     return made
 
 
-def _default(spec: Op, name: str, before: list[inspect.Parameter]) -> Any:
+def _default(spec: Op, name: str, needs_default: bool) -> Any:
     """The default that the signature shows; none for what has to be given."""
     if name in _COMMON:
         return _COMMON[name]
@@ -54,8 +57,7 @@ def _default(spec: Op, name: str, before: list[inspect.Parameter]) -> Any:
         needed = not port.optional and not port.is_result
     else:
         needed = spec.attr(name).required
-    # Python wants a default behind a parameter that has one; what is missing is refused later.
-    if needed and all(p.default is inspect.Parameter.empty for p in before if p.kind is _EITHER):
+    if needed and not needs_default:
         return inspect.Parameter.empty
     if port is not None or spec.style is Style.POINTWISE:
         return None

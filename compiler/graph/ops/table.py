@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from cudnn_aot.compiler.graph.op import Op
-from cudnn_aot.compiler.graph.ops import matmul, pointwise
+from cudnn_aot.compiler.graph.ops import linear_attention, matmul, pointwise, structured
 from cudnn_aot.errors import InvalidGraphError
 
-OPS: dict[str, Op] = {row.name: row for row in (*matmul.ROWS, *pointwise.ROWS)}
+OPS: dict[str, Op] = {
+    row.name: row
+    for module in (matmul, pointwise, structured, linear_attention)
+    for row in module.ROWS
+}
 
 # The row of every class of node but POINTWISE, whose ``mode`` is the op's name.
 BY_NODE_TYPE: dict[str, Op] = {row.node_type: row for row in OPS.values() if not row.is_pointwise}
