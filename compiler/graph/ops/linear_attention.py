@@ -148,8 +148,8 @@ def _delta(
 ) -> tuple[Op, ...]:
     """The rows of a gated delta rule.
 
-    ``w``: the port of a second write strength; ``extra``, ``guard``, ``bound``: attributes that only
-    some of them have, at their place in the order.
+    ``w``: the port of a second write strength; ``extra``, ``guard``, ``bound``: attributes that
+    only some of them have, at their place in the order.
     """
     gate = f"use_beta_sigmoid allow_neg_eigval {guard} safe_gate gate_domain {bound}"
     run = "batch_invariant overwrite_initial_state"
@@ -161,7 +161,8 @@ def _delta(
             name,
             f"q k v g beta {w} cu_seqlens initial_state? {optional} state_indices?",
             (Output("O", o), *_STATE_OUTPUTS),
-            f"{extra} scale output_final_state use_qk_l2norm checkpoint_every_n_tokens {gate} {run}",
+            f"{extra} scale output_final_state use_qk_l2norm checkpoint_every_n_tokens {gate} "
+            f"{run}",
         ),
         _row(
             f"{name}_bwd",
