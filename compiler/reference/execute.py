@@ -14,8 +14,10 @@ from cudnn_aot.compiler.graph.dtypes import DTYPES
 from cudnn_aot.compiler.graph.enums import data_type
 from cudnn_aot.compiler.graph.extents import evaluate
 from cudnn_aot.compiler.graph.graph import Graph
+from cudnn_aot.compiler.graph.node import Node
 from cudnn_aot.compiler.graph.tensor import Tensor
-from cudnn_aot.compiler.reference.ops import REFERENCES
+from cudnn_aot.compiler.reference.call import Call, Declared
+from cudnn_aot.compiler.reference.ops import compute
 from cudnn_aot.compiler.reference.storage import round_to
 from cudnn_aot.errors import InvalidGraphError
 
@@ -51,17 +53,33 @@ def execute(
         assert tensor.data_type is not None
         state[tensor.uid] = round_to(array, tensor.data_type)
     for node in graph.nodes:
-        operands = [state[tensor.uid] for tensor in node.inputs.values()]
-        if node.op != "matmul":  # which widens a block at a time
-            operands = [operand.astype(np.float64) for operand in operands]
-        attrs = {attr.name: node.attr(attr.name) for attr in node.spec.attrs}
-        with np.errstate(all="ignore"):
-            computed = REFERENCES[node.op](*operands, **attrs)
-        results = (computed,) if len(node.spec.outputs) == 1 else computed
-        for output, result in zip(node.outputs.values(), results, strict=True):
+        for port, result in compute(_call(node, state, symbols)).items():
+            output = node.outputs[port]
+            shape = shape_of(output, symbols)
+            if result.shape != shape:
+                raise InvalidGraphError(
+                    f"{node}: the reference gives {port} as {result.shape}, declared is {shape}"
+                )
             assert output.data_type is not None
             state[output.uid] = round_to(result, output.data_type)
     return {tensor.uid: state[tensor.uid] for tensor in graph.outputs()}
+
+
+def _call(
+    node: Node, state: Mapping[int, np.ndarray[Any, Any]], symbols: Mapping[str, int]
+) -> Call:
+    return Call(
+        node.op,
+        {port: state[tensor.uid] for port, tensor in node.inputs.items()},
+        {attr.name: node.attr(attr.name) for attr in node.spec.attrs},
+        {port: _declared(tensor, symbols) for port, tensor in node.outputs.items()},
+        {port: _declared(tensor, symbols) for port, tensor in node.inputs.items()},
+    )
+
+
+def _declared(tensor: Tensor, symbols: Mapping[str, int]) -> Declared:
+    stride = tuple(evaluate(extent, symbols) for extent in tensor.stride)
+    return Declared(shape_of(tensor, symbols), tensor.data_type, stride)
 
 
 def random_operands(
