@@ -23,9 +23,9 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
+from _thread import RLock, _local  # `threading` is not worth its import in every child process
 
-TYPE_CHECKING = False  # `typing` is not worth its import in every child process
+TYPE_CHECKING = False  # nor is `typing`
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
@@ -104,7 +104,7 @@ _TORCH_TYPES = {
 }
 
 
-class _Busy(threading.local):
+class _Busy(_local):
     """Whether this thread is inside the recorder, whose own calls are not the program's."""
 
     now = False
@@ -112,7 +112,7 @@ class _Busy(threading.local):
 
 _busy = _Busy()
 _active: tuple[Recorder, ...] = ()  # replaced whole, never changed
-_install_lock = threading.RLock()
+_install_lock = RLock()
 # (class, method name, wrapper, original or None when inherited)
 _wrapped: list[tuple[Any, str, Any, Any]] = []
 
@@ -180,7 +180,7 @@ class Recorder:
 
     def begin(self) -> None:
         """Start afresh: at first, and in a forked child, whose files are its own."""
-        self._lock = threading.RLock()  # reentrant: a signal handler may build graphs too
+        self._lock = RLock()  # reentrant: a signal handler may build graphs too
         self._path = ""
         self._files: Counters | None = None
         self._bytes = 0
@@ -628,7 +628,7 @@ _finder = _Finder()
 
 def _after_fork() -> None:
     global _install_lock
-    _install_lock = threading.RLock()
+    _install_lock = RLock()
     _busy.now = False
     for recorder in _active:
         try:

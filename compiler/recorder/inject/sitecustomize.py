@@ -5,10 +5,9 @@ inherits the environment. The module stands in front of a ``sitecustomize`` that
 has already, and runs that one in its own place.
 """
 
-import importlib.util
 import os
 import sys
-from importlib.machinery import PathFinder
+from importlib.machinery import PathFinder, SourceFileLoader
 
 HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
 
@@ -19,12 +18,10 @@ def start_recorder() -> None:
     if not spool:
         return
     path = os.path.join(os.path.dirname(HERE), "hook.py")  # noqa: PTH118, PTH120
-    spec = importlib.util.spec_from_file_location("_cudnn_aot_recorder_hook", path)
-    if spec is None or spec.loader is None:
-        return
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+    module = type(sys)("_cudnn_aot_recorder_hook")
+    module.__file__ = path
+    sys.modules[module.__name__] = module
+    SourceFileLoader(module.__name__, path).exec_module(module)
     module.install(module.Recorder(spool))
 
 
@@ -34,7 +31,9 @@ def run_next() -> None:
     spec = PathFinder.find_spec("sitecustomize", sys.path)
     if spec is None or spec.loader is None:
         return
-    module = importlib.util.module_from_spec(spec)
+    from importlib.util import module_from_spec
+
+    module = module_from_spec(spec)
     sys.modules["sitecustomize"] = module
     spec.loader.exec_module(module)  # what it raises is the program's own affair
 
