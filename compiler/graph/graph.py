@@ -1,18 +1,20 @@
 """The graph: tensors and nodes in the order they were built, one method per row of the op table.
 
 The public name is `pygraph`; methods, keywords, automatic names and uids follow the cuDNN frontend.
-A graph can be changed until `freeze`, which validates it and seals the whole surface. uids belong
-to this class: a uid that the caller asks for takes it from an automatic holder, which is
-renumbered, and two callers' claims on one uid collide.
+A graph can be changed until `freeze`, which validates it and seals the whole surface; a change
+after `validate` undoes the validation. uids belong to this class: a uid that the caller asks for
+takes it from an automatic holder, which is renumbered, and two callers' claims on one uid collide.
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from cudnn_aot.compiler.graph.builders import builder
+from cudnn_aot.compiler.graph.describe import describe, is_describable
 from cudnn_aot.compiler.graph.dtypes import as_data_type
 from cudnn_aot.compiler.graph.enums import data_type, scalar_type
 from cudnn_aot.compiler.graph.extents import INT64_MAX, Symbol, is_symbol_name
@@ -30,6 +32,15 @@ from cudnn_aot.compiler.graph.validate import (
     check_symbols,
 )
 from cudnn_aot.errors import FrozenGraphError, InvalidGraphError, cudnnGraphNotSupportedError
+
+
+class Stage(enum.IntEnum):
+    """How far a graph has come. Only a mutation leads back, from ``VALID`` to ``OPEN``."""
+
+    OPEN = 0
+    VALID = 1
+    FROZEN = 2
+    PLANNED = 3
 
 
 class Graph:
@@ -70,12 +81,13 @@ class Graph:
             raise cudnnGraphNotSupportedError(
                 "sm_count and sm_version come from the target a graph is built for: leave them out"
             )
-        self._is_frozen = False
+        self._stage = Stage.OPEN
         self._key: str | None = None
         self._tensors: dict[int, Tensor] = {}
         self._nodes: list[Node] = []
         self._producers: dict[int, Node] = {}  # by id of the tensor, which the graph keeps alive
         self._read: set[int] = set()
+        self._bound: dict[int, Any] = {}  # by id of the tensor
         self._node_count: dict[str, int] = {}
         self._next_uid = 1
         self._symbols: dict[str, Symbol] = {}
@@ -126,15 +138,28 @@ class Graph:
         return self._context["compute_data_type"]
 
     @property
+    def stage(self) -> Stage:
+        return self._stage
+
+    @property
     def is_frozen(self) -> bool:
-        return self._is_frozen
+        return self._stage >= Stage.FROZEN
+
+    @property
+    def bindings(self) -> Mapping[int, Any]:
+        """Other libraries' tensors that were passed to ports, by uid: the buffers of a call."""
+        tensors = self._tensors.values()
+        return {t.uid: self._bound[id(t)] for t in tensors if id(t) in self._bound}
 
     def producer(self, tensor: Tensor) -> Node | None:
         """The node whose result `tensor` is, or None for a graph input."""
         return self._producers.get(id(tensor))
 
     def inputs(self) -> tuple[Tensor, ...]:
-        """Non-virtual tensors that no node produces, pass-by-value ones too, by ascending uid."""
+        """Non-virtual tensors that no node produces, by ascending uid.
+
+        Pass-by-value tensors and ragged offsets are among them.
+        """
         return tuple(t for t in self.tensors.values() if not t.is_virtual and not self.producer(t))
 
     def outputs(self) -> tuple[Tensor, ...]:
@@ -189,47 +214,44 @@ class Graph:
 
         Extents and strides are integers, or text such as ``"4096*M"`` over the graph's symbols.
         """
-        reordering = getattr(reordering_type, "name", reordering_type)
-        if ragged_offset is not None or ragged_offset_multiplier != 1:
-            raise cudnnGraphNotSupportedError(f"tensor {name!r}: ragged offsets are not supported")
-        if reordering not in (None, "NONE"):
-            raise cudnnGraphNotSupportedError(
-                f"tensor {name!r}: reordering {reordering} is not supported"
-            )
         return self._new_tensor(
-            uid,
+            None if uid == -1 else uid,  # -1: how the cuDNN frontend spells a uid that is not set
             name=name,
             dim=dim,
             stride=() if stride is None else stride,
             data_type=data_type,
             is_virtual=is_virtual,
             is_pass_by_value=is_pass_by_value,
+            ragged_offset=ragged_offset,
+            reordering_type=reordering_type,
+            ragged_offset_multiplier=ragged_offset_multiplier,
             alignment_value=alignment_value,
         )
 
-    def tensor_like(self, like: Any, name: str = "") -> Tensor:
-        """Declare a tensor like another: of this package, torch, numpy, or anything shaped so."""
-        if isinstance(like, Tensor):
+    def tensor_like(self, template: Any, name: str = "", is_virtual: bool = False) -> Tensor:
+        """Declare a tensor like another: of this package, torch, numpy, or anything shaped so.
+
+        One element in host memory becomes pass-by-value.
+        """
+        if isinstance(template, Tensor):
             return self.tensor(
-                like.dim,
-                like.stride or None,
-                like.data_type,
-                is_pass_by_value=like.is_pass_by_value,
+                template.dim,
+                template.stride or None,
+                template.data_type,
+                is_virtual,
+                template.is_pass_by_value,
                 name=name,
-                alignment_value=like.alignment_value,
+                alignment_value=template.alignment_value,
             )
-        try:
-            dim, dtype = tuple(like.shape), like.dtype
-            if callable(getattr(like, "stride", None)):
-                stride = tuple(like.stride())
-            else:
-                stride = tuple(step // like.itemsize for step in like.strides)
-        except AttributeError:
-            raise InvalidGraphError(
-                f"tensor_like: got {type(like).__name__}, "
-                "want an object with shape, strides and dtype"
-            ) from None
-        return self.tensor(dim, stride, dtype, name=name)
+        found = describe(template)
+        return self.tensor(
+            found.dim,
+            found.stride,
+            found.data_type,
+            is_virtual,
+            found.is_host_number,
+            name=name,
+        )
 
     def tensor_scalar(
         self, value: int | float, scalar_type: Any = scalar_type.RUNTIME_PARAM, name: str = ""
@@ -302,8 +324,12 @@ class Graph:
     # Checking and sealing.
 
     def validate(self) -> None:
-        """Infer what is not set and check every rule; raises one `InvalidGraphError`."""
-        if self._is_frozen:
+        """Infer what is not set and check every rule; a no-op if nothing changed since.
+
+        Raises `InvalidGraphError` for a graph that is wrong, and `cudnnGraphNotSupportedError` for
+        one that asks for what no op means.
+        """
+        if self._stage >= Stage.VALID:
             return
         if self._is_override_shape_enabled and not self._symbols:
             make_rows_symbolic(self)
@@ -314,12 +340,27 @@ class Graph:
         check_layouts(self, self.tensors.values())
         check_symbols(self)
         check_rules(self)
+        self._stage = Stage.VALID
 
     def freeze(self) -> Graph:
         """Validate and seal: after this every write raises `FrozenGraphError`. Idempotent."""
-        if not self._is_frozen:
+        if not self.is_frozen:
             self.validate()
-            self._is_frozen = True
+            self._stage = Stage.FROZEN
+        return self
+
+    def begin_planning(self) -> Graph:
+        """Freeze the graph for the one time that it is planned.
+
+        Planning a second time would make two plan lists of one graph: it raises. Plan otherwise by
+        building a new graph, and change between the plans of a list by selecting one.
+        """
+        if self._stage is Stage.PLANNED:
+            raise FrozenGraphError(
+                "the graph is planned already: planning is one-shot; build a new graph"
+            )
+        self.freeze()
+        self._stage = Stage.PLANNED
         return self
 
     def key(self) -> str:
@@ -335,8 +376,9 @@ class Graph:
     # Inside the package.
 
     def _check_open(self, what: str) -> None:
-        if self._is_frozen:
+        if self._stage >= Stage.FROZEN:
             raise FrozenGraphError(f"cannot {what}: the graph is frozen; build a new graph")
+        self._stage = Stage.OPEN
 
     def _wire_inputs(
         self,
@@ -401,6 +443,10 @@ class Graph:
 
     def _operand(self, what: str, name: str, port: str, value: Any) -> Tensor:
         """A tensor of this graph; another library's tensor is described and remembered."""
+        if not isinstance(value, Tensor) and is_describable(value):
+            tensor = self.tensor_like(value, name)
+            self._bound[id(tensor)] = value
+            return tensor
         if not isinstance(value, Tensor):
             raise InvalidGraphError(
                 f"{what}: port {port}: got {type(value).__name__}, want a tensor of the graph "

@@ -1,9 +1,10 @@
 """The graph key: what a graph computes and its caller's ABI, and nothing else.
 
 In the key: ops, attributes that differ from their defaults, compute types, wiring by port; every
-tensor's data type, extents, strides, alignment; non-virtual uids; which outputs are optional;
-pass-by-value values; symbols with their ranges. Not in it: names, virtual uids, the order of nodes
-and tensors, a symbol's hint, and whether a value was written or inferred.
+tensor's data type, extents, strides, ragged offset, reordering, alignment; non-virtual uids; which
+outputs are optional; pass-by-value values; symbols with their ranges. Not in it: names, virtual
+uids, the order of nodes and tensors, a symbol's hint, whether a value was written or inferred, and
+results that nobody reads or asked for.
 
 A tensor is identified by the hash of how it is computed (its producer's op and operands, down to
 the uids of the inputs), a node further by the hashes of what reads it, so that neither depends on
@@ -17,7 +18,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from cudnn_aot.compiler.graph.attr import plain
-from cudnn_aot.compiler.graph.enums import scalar_type
+from cudnn_aot.compiler.graph.enums import scalar_type, tensor_reordering
 from cudnn_aot.compiler.graph.extents import extent_json
 from cudnn_aot.compiler.graph.node import Node
 from cudnn_aot.compiler.graph.tensor import Tensor
@@ -31,15 +32,17 @@ KEY_VERSION = 1
 def graph_key(graph: Graph) -> str:
     """The key of a frozen graph."""
     tensors: dict[int, str] = {}
-    for tensor in graph.inputs():
-        tensors[tensor.uid] = _digest("tensor", _tensor_facts(tensor))
+    for tensor in sorted(graph.inputs(), key=lambda tensor: tensor.ragged_offset is not None):
+        tensors[tensor.uid] = _digest("tensor", _tensor_facts(tensor, tensors))
     computed: list[str] = []
     for node in graph.nodes:
         facts = _node_facts(node, tensors)
         computed.append(_digest("node", facts))
         for port, tensor in node.outputs.items():
             if not graph.is_discarded(tensor):
-                tensors[tensor.uid] = _digest("result", [facts, port, _tensor_facts(tensor)])
+                tensors[tensor.uid] = _digest(
+                    "result", [facts, port, _tensor_facts(tensor, tensors)]
+                )
     return _digest(
         "graph",
         [
@@ -71,9 +74,9 @@ def _with_readers(graph: Graph, computed: list[str], tensors: dict[int, str]) ->
     return digests
 
 
-def _tensor_facts(tensor: Tensor) -> dict[str, Any]:
+def _tensor_facts(tensor: Tensor, tensors: dict[int, str]) -> dict[str, Any]:
     assert tensor.data_type is not None
-    return {
+    facts: dict[str, Any] = {
         "uid": None if tensor.is_virtual else tensor.uid,
         "data_type": tensor.data_type.name,
         "dim": [extent_json(extent) for extent in tensor.dim],
@@ -84,6 +87,12 @@ def _tensor_facts(tensor: Tensor) -> dict[str, Any]:
         "pass_by_value": tensor.pass_by_value,
         "is_constant": tensor.scalar_type is scalar_type.COMPILE_TIME_CONST,
     }
+    if tensor.ragged_offset is not None:
+        offset = tensors[tensor.ragged_offset.uid]
+        facts["ragged"] = [offset, tensor.ragged_offset_multiplier]
+    if tensor.reordering_type is not tensor_reordering.NONE:
+        facts["reordering"] = tensor.reordering_type.name
+    return facts
 
 
 def _node_facts(node: Node, tensors: dict[int, str]) -> dict[str, Any]:

@@ -11,18 +11,21 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from cudnn_aot.compiler.graph.dtypes import as_data_type
-from cudnn_aot.compiler.graph.enums import data_type, scalar_type
+from cudnn_aot.compiler.graph.enums import data_type, scalar_type, tensor_reordering
 from cudnn_aot.compiler.graph.extents import INT64_MAX, Extent, as_extents
-from cudnn_aot.errors import FrozenGraphError, InvalidGraphError
+from cudnn_aot.errors import InvalidGraphError
 
 if TYPE_CHECKING:
     from cudnn_aot.compiler.graph.graph import Graph
 
 
-def _alignment(value: Any) -> int:
-    if type(value) is not int or value < 1 or value & (value - 1):
-        raise InvalidGraphError(f"bad alignment_value: got {value!r}, want a power of two in bytes")
-    return value
+def _count(field: str) -> Callable[[Any], int]:
+    def read(value: Any) -> int:
+        if type(value) is not int or not 1 <= value <= INT64_MAX:
+            raise InvalidGraphError(f"bad {field}: got {value!r}, want an integer of at least 1")
+        return value
+
+    return read
 
 
 def _name(value: Any) -> str:
@@ -31,15 +34,28 @@ def _name(value: Any) -> str:
     return value
 
 
-def _scalar_type(value: Any) -> scalar_type | None:
-    if value is None or isinstance(value, scalar_type):
-        return value
-    name = getattr(value, "name", value)
-    if name in scalar_type.__members__:
-        return scalar_type[name]
-    raise InvalidGraphError(
-        f"bad scalar_type: got {value!r}, want one of {', '.join(scalar_type.__members__)}"
-    )
+def _member(field: str, kind: Any, default: Any) -> Callable[[Any], Any]:
+    """Reads a member of `kind`, its name, or another library's member of that name."""
+
+    def read(value: Any) -> Any:
+        if value is None or isinstance(value, kind):
+            return default if value is None else value
+        name = getattr(value, "name", value)
+        if isinstance(name, str) and name in kind.__members__:
+            return kind[name]
+        raise InvalidGraphError(
+            f"bad {field}: got {value!r}, want one of {', '.join(kind.__members__)}"
+        )
+
+    return read
+
+
+def _number(value: Any) -> int | float | None:
+    if value is not None and type(value) not in (int, float, bool):
+        raise InvalidGraphError(f"bad pass_by_value: got {value!r}, want a number")
+    if type(value) is int and not -INT64_MAX <= value <= INT64_MAX:
+        raise InvalidGraphError("bad pass_by_value: want an integer below 2**63")
+    return value
 
 
 _NORMALISE: dict[str, Callable[[Any], Any]] = {
@@ -49,9 +65,12 @@ _NORMALISE: dict[str, Callable[[Any], Any]] = {
     "stride": as_extents,
     "is_virtual": bool,
     "is_pass_by_value": bool,
+    "pass_by_value": _number,
     "is_optional": bool,
-    "alignment_value": _alignment,
-    "scalar_type": _scalar_type,
+    "ragged_offset_multiplier": _count("ragged_offset_multiplier"),
+    "alignment_value": _count("alignment_value"),
+    "reordering_type": _member("reordering_type", tensor_reordering, tensor_reordering.NONE),
+    "scalar_type": _member("scalar_type", scalar_type, None),
 }
 
 
@@ -67,7 +86,12 @@ class Tensor:
         is_pass_by_value: a host number rather than a buffer; `pass_by_value` is its value, or None
             when each call gives it.
         is_optional: an output that a call may leave out.
-        alignment_value: the least alignment in bytes that calls promise.
+        ragged_offset: a tensor of ``B + 1`` offsets at which the rows of axis 0 start, or None. It
+            is an operand of the graph, though it is on no port.
+        ragged_offset_multiplier: how many elements an offset counts.
+        reordering_type: how the elements are permuted in memory.
+        alignment_value: the least alignment in bytes that calls promise of the address, a power of
+            two; of ``first_token_offset`` instead what every value in it is a multiple of.
     """
 
     __slots__ = (
@@ -81,6 +105,9 @@ class Tensor:
         "is_pass_by_value",
         "pass_by_value",
         "is_optional",
+        "ragged_offset",
+        "ragged_offset_multiplier",
+        "reordering_type",
         "alignment_value",
         "scalar_type",
         "uid_assigned",
@@ -98,6 +125,9 @@ class Tensor:
     is_pass_by_value: bool
     pass_by_value: int | float | None
     is_optional: bool
+    ragged_offset: Tensor | None
+    ragged_offset_multiplier: int
+    reordering_type: tensor_reordering
     alignment_value: int
     scalar_type: scalar_type | None
     uid_assigned: bool
@@ -119,6 +149,9 @@ class Tensor:
             is_pass_by_value=False,
             pass_by_value=None,
             is_optional=False,
+            ragged_offset=None,
+            ragged_offset_multiplier=1,
+            reordering_type=tensor_reordering.NONE,
             alignment_value=1,
             scalar_type=None,
             data_type_assigned=False,
@@ -129,10 +162,9 @@ class Tensor:
             setattr(self, field, value)
 
     def __setattr__(self, field: str, value: Any) -> None:
-        if self._graph.is_frozen:
-            raise FrozenGraphError(
-                f"cannot set {field} of {self}: the graph is frozen; build a new graph"
-            )
+        if field == "uid" and value == self.uid and self._graph.is_frozen:
+            return  # nothing changes
+        self._graph._check_open(f"set {field} of {self}")
         if field == "uid":
             self._graph._claim_uid(self, value)
         elif field in _NORMALISE:
@@ -140,12 +172,10 @@ class Tensor:
             fill(self, **{field: value})
             if field in ("dim", "stride", "data_type"):
                 fill(self, **{f"{field}_assigned": value not in ((), None)})
-        elif field == "pass_by_value":
-            if value is not None and type(value) not in (int, float, bool):
-                raise InvalidGraphError(f"bad pass_by_value: got {value!r}, want a number")
-            if type(value) is int and not -INT64_MAX <= value <= INT64_MAX:
-                raise InvalidGraphError("bad pass_by_value: want an integer below 2**63")
-            fill(self, pass_by_value=value)
+        elif field == "ragged_offset":
+            if value is not None:
+                value = self._graph._operand(str(self), "", "ragged_offset", value)
+            fill(self, ragged_offset=value)
         else:
             raise AttributeError(f"cannot set {field!r} of a tensor")
 
@@ -200,8 +230,23 @@ class Tensor:
         self.is_pass_by_value = value
         return self
 
+    def set_ragged_offset(self, value: Tensor | None) -> Tensor:
+        """Set the tensor of offsets at which the rows of axis 0 start."""
+        self.ragged_offset = value
+        return self
+
+    def set_ragged_offset_multiplier(self, value: int) -> Tensor:
+        """Set how many elements a ragged offset counts."""
+        self.ragged_offset_multiplier = value
+        return self
+
+    def set_reordering_type(self, value: Any) -> Tensor:
+        """Say how the elements are permuted in memory."""
+        self.reordering_type = value
+        return self
+
     def set_alignment_value(self, value: int) -> Tensor:
-        """Promise an alignment in bytes."""
+        """Promise an alignment in bytes (of ``first_token_offset``: of the values)."""
         self.alignment_value = value
         return self
 
@@ -223,6 +268,15 @@ class Tensor:
 
     def get_is_virtual(self) -> bool:
         return self.is_virtual
+
+    def get_is_pass_by_value(self) -> bool:
+        return self.is_pass_by_value
+
+    def get_reordering_type(self) -> tensor_reordering:
+        return self.reordering_type
+
+    def get_ragged_offset_multiplier(self) -> int:
+        return self.ragged_offset_multiplier
 
 
 def fill(tensor: Tensor, **fields: Any) -> None:

@@ -19,6 +19,7 @@ from cudnn_aot.compiler.graph.extents import (
     format_extents,
     symbols_of,
 )
+from cudnn_aot.compiler.graph.slots import slot_geometry
 from cudnn_aot.compiler.graph.tensor import Tensor
 from cudnn_aot.errors import InvalidGraphError
 
@@ -34,6 +35,13 @@ def check_structure(graph: Graph) -> None:
         raise InvalidGraphError("the graph has no node")
     produced = {id(t): node for node in graph.nodes for t in node.outputs.values()}
     read = {id(t) for node in graph.nodes for t in node.inputs.values()}
+    read |= {id(t.ragged_offset) for t in graph.tensors.values() if t.ragged_offset is not None}
+    counts = {
+        id(node.inputs[port])
+        for node in graph.nodes
+        for port in node.inputs
+        if port == "first_token_offset"
+    }
     for tensor in graph.tensors.values():
         is_produced = id(tensor) in produced
         if not is_produced and id(tensor) not in read:
@@ -48,6 +56,22 @@ def check_structure(graph: Graph) -> None:
             raise InvalidGraphError(f"{tensor} has a scalar_type but is not pass-by-value")
         if tensor.scalar_type is scalar_type.COMPILE_TIME_CONST and tensor.pass_by_value is None:
             raise InvalidGraphError(f"{tensor} is a compile-time constant without a pass_by_value")
+        offset = tensor.ragged_offset
+        if offset is not None:
+            if offset.is_virtual or offset.is_pass_by_value or id(offset) in produced:
+                raise InvalidGraphError(f"{tensor}: its ragged offset {offset} is no graph input")
+            if offset.ragged_offset is not None:
+                raise InvalidGraphError(f"{tensor}: its ragged offset {offset} is ragged itself")
+        elif tensor.ragged_offset_multiplier != 1:
+            raise InvalidGraphError(
+                f"{tensor}: got ragged_offset_multiplier {tensor.ragged_offset_multiplier} and no "
+                "ragged_offset, want one: call set_ragged_offset"
+            )
+        if tensor.alignment_value & (tensor.alignment_value - 1) and id(tensor) not in counts:
+            raise InvalidGraphError(
+                f"{tensor}: alignment_value: got {tensor.alignment_value}, "
+                "want a power of two in bytes"
+            )
         if tensor.pass_by_value is not None:
             if not tensor.is_pass_by_value:
                 raise InvalidGraphError(f"{tensor} has a pass_by_value but is not pass-by-value")
@@ -121,6 +145,12 @@ def _check_layout(tensor: Tensor, graph: Graph) -> None:
         raise InvalidGraphError(
             f"{tensor}: got dim {format_extents(dim)} and stride {format_extents(stride)}, "
             "want fewer than 2**63 bytes"
+        )
+    if not tensor.is_virtual and slot_geometry(dim, stride, tensor.data_type) is None:
+        raise InvalidGraphError(
+            f"{tensor}: got {tensor.data_type.name}, dim {format_extents(dim)}, "
+            f"stride {format_extents(stride)}, want an even extent on an axis of stride 1 and even "
+            "strides elsewhere: two elements share a byte"
         )
     is_written = not tensor.is_virtual and graph.producer(tensor) is not None
     if is_written and any(n > 1 and step == 0 for n, step in zip(largest, stride, strict=True)):
