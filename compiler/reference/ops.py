@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 
 from cudnn_aot.compiler.reference import (
+    attention,
+    attention_backward,
+    attention_fp8,
     batchnorm,
     convolution,
     matmul,
@@ -33,6 +36,9 @@ _KINDS = (
     convolution,
     shapes,
     rope,
+    attention,
+    attention_backward,
+    attention_fp8,
 )
 
 REFERENCES: dict[str, Reference] = {

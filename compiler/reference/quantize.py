@@ -64,7 +64,7 @@ def _quantize(call: Call) -> Results:
         if (starts[starts < x.shape[axis]] % block).any():
             raise call.refuse(f"group_offset: got {starts.tolist()}, want multiples of {block}")
     values, scale = quantize(x, block, axis, wanted, scales)
-    return {"Y": values, "scale": _padded_to(scale, call.wanted["scale"].dim)}
+    return {"Y": values, "scale": padded_to(scale, call.wanted["scale"].dim)}
 
 
 def _block(call: Call) -> int:
@@ -75,7 +75,7 @@ def _block(call: Call) -> int:
     return block
 
 
-def _padded_to(scale: Array, dim: tuple[int, ...]) -> Array:
+def padded_to(scale: Array, dim: tuple[int, ...]) -> Array:
     """`scale` with zeros up to a larger declaration (whole 128x4 tiles)."""
     if not dim or dim == scale.shape:
         return scale
