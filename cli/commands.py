@@ -15,6 +15,7 @@ from cudnn_aot.errors import UsageError
 
 # command: (module under cudnn_aot.cli, help shown in the list)
 _COMMANDS = {
+    "record": ("record", "Collect the graphs that a program builds."),
     "build": ("build", "Compile graphs for targets into a store."),
     "ls": ("store", "List the plans of a store."),
     "show": ("store", "Show one plan: graph, engine, kernels, requirements."),

@@ -191,11 +191,8 @@ def _range(vector: _Vector, weights: Sequence[int]) -> Symbol:
 
 def _free_name(wanted: str, taken: Iterable[str]) -> str:
     used = set(taken)
-    return next(
-        name
-        for name in (wanted, *(f"{wanted}{number}" for number in itertools.count(2)))
-        if name not in used
-    )
+    numbered = (f"{wanted}{number}" for number in itertools.count(2))
+    return next(name for name in itertools.chain([wanted], numbered) if name not in used)
 
 
 def layout_signature(row: Sequence[Geometry]) -> tuple[object, ...]:

@@ -19,6 +19,7 @@ _HOME = {
     "build_plan_policy": "cudnn_aot.compiler.graph.enums",
     "tensor_reordering": "cudnn_aot.compiler.graph.enums",
     "cudnnGraphNotSupportedError": "cudnn_aot.errors",
+    "record": "cudnn_aot.compiler.recorder.session",
     "load_graphs": "cudnn_aot.compiler.formats.load",
     "dumps": "cudnn_aot.compiler.formats.graph_json",
     "loads": "cudnn_aot.compiler.formats.graph_json",
