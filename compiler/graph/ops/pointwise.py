@@ -5,6 +5,7 @@ from __future__ import annotations
 from cudnn_aot.compiler.graph.attr import FLOAT, INT, Attr
 from cudnn_aot.compiler.graph.extents import broadcast, format_extents
 from cudnn_aot.compiler.graph.op import Dim, NodeView, Op, Output, Shape, ShapeError, ports
+from cudnn_aot.compiler.graph.shapes import follows
 
 
 def _broadcast(view: NodeView) -> Dim:
@@ -22,7 +23,13 @@ def _broadcast(view: NodeView) -> Dim:
     return shape
 
 
-_OUTPUTS = (Output("OUT_0", Shape("right-aligned broadcast of the inputs", _broadcast)),)
+_OUTPUTS = (
+    Output(
+        "OUT_0",
+        Shape("right-aligned broadcast of the inputs", _broadcast),
+        layout=follows(),
+    ),
+)
 
 # What each takes, and the ops that take it, with the cuDNN frontend's keyword names.
 _UNIFORM: dict[tuple[str, ...], str] = {
