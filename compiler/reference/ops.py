@@ -13,6 +13,9 @@ from cudnn_aot.compiler.reference import (
     attention_fp8,
     batchnorm,
     convolution,
+    linear_attention,
+    linear_attention_backward,
+    mamba2,
     matmul,
     moe,
     norms,
@@ -39,6 +42,9 @@ _KINDS = (
     attention,
     attention_backward,
     attention_fp8,
+    linear_attention,
+    linear_attention_backward,
+    mamba2,
 )
 
 REFERENCES: dict[str, Reference] = {
