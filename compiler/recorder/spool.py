@@ -105,7 +105,9 @@ class _Process:
     def _count(self, index: int) -> int:
         return self.counts[index] if index < len(self.counts) else 0
 
-    def _take(self, record: dict[str, Any]) -> None:
+    def _take(self, record: Any) -> None:
+        if not isinstance(record, dict):
+            raise ValueError("not a record")
         if "process" in record:
             self.spool.pids.append(record["process"])
         elif "module" in record:
@@ -121,6 +123,8 @@ class _Process:
             self.instances[record["instance"]] = (record, [])
         elif "call" in record:
             self.instances[record["instance"]][1].append(record)
+        else:
+            raise ValueError("not a record")
 
     def merge_into(self, graphs: dict[str, RecordedGraph]) -> None:
         for record, calls in self.instances.values():
