@@ -19,6 +19,7 @@ from cudnn_aot.compiler.recorder.spool import RecordedGraph
 from cudnn_aot.errors import UsageError
 
 _START = re.compile(rb'\{\s*"context"\s*:')  # the writer sorts keys
+_INSIDE = b'"json_version"'
 # What may interrupt a graph: a message, a banner's rule, another graph. To the end of its line.
 _FOREIGN = re.compile(r'\[cudnn_frontend\][^\n]*\n?|={64,}\n?|(?P<graph>\{\s*"context"\s*:)')
 _WITHOUT_JSON = b"unavailable when compiled with CUDNN_FRONTEND_SKIP_JSON_LIB"
@@ -71,22 +72,34 @@ def read_log(path: Path) -> FrontendLog:
 
 def _graphs(data: mmap.mmap, log: FrontendLog) -> Iterator[dict[str, Any]]:
     position = 0
-    while match := _START.search(data, position):
-        start = match.start()
-        line = data.find(b"\n", start, start + _MAX_GRAPH)
-        # Bytes as they are, so that places in the text are places in the file.
-        text = data[start : line if line >= 0 else start + _MAX_GRAPH].decode("latin-1")
-        found: list[dict[str, Any]] = []
-        end = _decode(text, found)
+    is_lost = False  # a graph that was counted as damaged may go on after `position`
+    while True:
+        match = _START.search(data, position)
+        gap = match.start() if match else len(data)
+        inside = data.find(_INSIDE, position, gap)
+        if inside >= 0 and not is_lost:  # the start itself was interrupted
+            log.damaged.append(inside)
+        if match is None:
+            return
+        end, found = _decode_at(data, gap)
+        is_lost = end is None
         if end is None:
-            text = data[start : start + _MAX_GRAPH].decode("latin-1")
-            end = _decode(text, found)
-        if end is None:
-            log.damaged.append(start)
-            position = match.end()
-            continue
-        position = start + end
+            log.damaged.append(gap)
+        position = match.end() if end is None else end
         yield from found
+
+
+def _decode_at(data: mmap.mmap, start: int) -> tuple[int | None, list[dict[str, Any]]]:
+    """Where the graph at `start` ends, or None, and the graphs that it came to."""
+    line = data.find(b"\n", start, start + _MAX_GRAPH)
+    found: list[dict[str, Any]] = []
+    for stop in (line, start + _MAX_GRAPH):  # it is one line unless something interrupts it
+        if stop >= 0:
+            # Bytes as they are, so that places in the text are places in the file.
+            end = _decode(data[start:stop].decode("latin-1"), found)
+            if end is not None:
+                return start + end, found
+    return None, []
 
 
 def _decode(text: str, found: list[dict[str, Any]], depth: int = 0) -> int | None:

@@ -130,6 +130,7 @@ def _fit_strides(
     factors = [(extent, tuple(row.dim[axis] for row in rows)) for axis, extent in enumerate(dim)]
     symbols = [(_symbol(name), vector) for vector, name in names.items()]
     strides: list[Extent] = []
+    unrelated: list[int] = []
     for axis, vector in enumerate(vectors):
         stride: Extent | None = vector[0] if len(set(vector)) == 1 else None
         if stride is None:
@@ -137,8 +138,11 @@ def _fit_strides(
         if stride is None:
             stride = _product(vector, symbols, most=2)
         if stride is None:
-            raise LayoutError(tensor, axis)
-        strides.append(stride)
+            unrelated.append(axis)
+        else:
+            strides.append(stride)
+    if unrelated:  # the one of fewest values: others, such as a batch stride, may follow from it
+        raise LayoutError(tensor, min(unrelated, key=lambda axis: len(set(vectors[axis]))))
     return tuple(strides)
 
 
