@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 import threading
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 from types import TracebackType
@@ -23,7 +25,22 @@ from cudnn_aot.compiler.recorder.collection import (
 )
 from cudnn_aot.compiler.recorder.spool import read_spool
 
+INJECTED = "_cudnn_aot_recorder_hook"  # the hook's name in a program run by `cudnn-aot record`
+
 _F = TypeVar("_F", bound=Callable[..., Any])
+
+
+@contextmanager
+def _unrecorded() -> Iterator[None]:
+    """Graphs that this thread makes meanwhile are the recorder's own, for every recorder."""
+    hooks = [module for module in (hook, sys.modules.get(INJECTED)) if module is not None]
+    for module in hooks:
+        module._busy.now = True
+    try:
+        yield
+    finally:
+        for module in hooks:
+            module._busy.now = False
 
 
 def _remove(spool: Path, owner: int) -> None:
@@ -85,9 +102,10 @@ class record:  # noqa: N801  (used like a function)
             assert self._recorder is not None and self._spool is not None
             hook.uninstall(self._recorder)
             try:
-                spool = read_spool(self._spool)
-                self.result = collect(spool, symbolize=self.symbolize)
-                write_recording(self.result, self.folder)
+                with _unrecorded():
+                    spool = read_spool(self._spool)
+                    self.result = collect(spool, symbolize=self.symbolize)
+                    write_recording(self.result, self.folder)
             except Exception as failure:  # the program goes on without its recording
                 warnings.warn(f"no graphs written to {self.folder}: {failure}", stacklevel=2)
 
