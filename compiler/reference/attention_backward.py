@@ -72,7 +72,7 @@ def backward(
         dv[b, problem.of_v(h)] += factors[0] * problem.dropped(b, h, p).T @ other_grad[b, h]
         dq[b, h] = factors[1] * ds @ other_k[b, problem.of_k(h)]
         dk[b, problem.of_k(h)] += factors[1] * ds.T @ other_q[b, h]
-    results = {"dQ": dq, "dK": dk, "dV": dv}
+    results: dict[str, Array] = {"dQ": dq, "dK": dk, "dV": dv}
     if dbias is not None:
         results["dBias"] = dbias
     if masks.sink is not None:

@@ -12,12 +12,13 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from cudnn_aot.compiler.reference.call import Array, Call, Reference, Results
 
-_Slices = tuple[slice, ...]
+_Index = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class _Window:
     dilation: tuple[int, ...]
     reverse: bool
 
-    def taps(self) -> Iterator[tuple[tuple[int, ...], _Slices, _Slices]]:
+    def taps(self) -> Iterator[tuple[_Index, _Index, _Index]]:
         """Every tap: its index in the filter, and the image and output positions that it pairs."""
         for tap in itertools.product(*(range(extent) for extent in self.filter)):
             pairs = [self._along(axis, tap[axis]) for axis in range(len(tap))]
@@ -92,7 +93,7 @@ def _grouped(x: Array, groups: int, axis: int) -> Array:
     return x.reshape(shape)
 
 
-_ALL = (slice(None),) * 3  # batch, group, channel: or group, output channel, input channel
+_ALL: _Index = (slice(None),) * 3  # batch, group, channel: or group, output channel, input channel
 
 
 def _flat(x: Array) -> Array:
@@ -107,8 +108,8 @@ def _fprop(call: Call) -> Results:
     x, w = _grouped(image, groups, 1), _grouped(weight, groups, 0)
     y = np.zeros((image.shape[0], groups, w.shape[1], *window.output))
     for tap, at, out in window.taps():
-        part = y[(*_ALL, *out)]
-        part += (w[(*_ALL, *tap)] @ _flat(x[(*_ALL, *at)])).reshape(part.shape)
+        part = y[_ALL + out]
+        part += (w[_ALL + tap] @ _flat(x[_ALL + at])).reshape(part.shape)
     return {"Y": y.reshape(image.shape[0], weight.shape[0], *window.output)}
 
 
@@ -120,9 +121,9 @@ def _dgrad(call: Call) -> Results:
     dy, w = _grouped(loss, groups, 1), _grouped(weight, groups, 0)
     dx = np.zeros((dim[0], groups, weight.shape[1], *dim[2:]))
     for tap, at, out in window.taps():
-        part = dx[(*_ALL, *at)]
-        turned = w[(*_ALL, *tap)].swapaxes(-1, -2)
-        part += (turned @ _flat(dy[(*_ALL, *out)])).reshape(part.shape)
+        part = dx[_ALL + at]
+        turned = w[_ALL + tap].swapaxes(-1, -2)
+        part += (turned @ _flat(dy[_ALL + out])).reshape(part.shape)
     return {"DX": dx.reshape(dim)}
 
 
@@ -134,8 +135,8 @@ def _wgrad(call: Call) -> Results:
     x, dy = _grouped(image, groups, 1), _grouped(loss, groups, 1)
     dw = np.zeros((groups, dim[0] // groups, *dim[1:]))
     for tap, at, out in window.taps():
-        product = _flat(dy[(*_ALL, *out)]) @ _flat(x[(*_ALL, *at)]).swapaxes(-1, -2)
-        dw[(*_ALL, *tap)] += product.sum(axis=0)
+        product = _flat(dy[_ALL + out]) @ _flat(x[_ALL + at]).swapaxes(-1, -2)
+        dw[_ALL + tap] += product.sum(axis=0)
     return {"DW": dw.reshape(dim)}
 
 

@@ -191,7 +191,7 @@ REFERENCES: dict[str, Reference] = {
     "bias": _row("input", "bias")(np.add),
     "scale": _row("input", "scale")(np.multiply),
     "binary_select": _row("input0", "input1", "mask")(
-        lambda a, b, mask: np.where(_is_true(mask), a, b)
+        lambda a, b, mask: np.asarray(np.where(_is_true(mask), a, b))
     ),
     "relu": _with(_relu_attrs, _relu),
     "leaky_relu": _with(_leaky_attrs, _relu),
