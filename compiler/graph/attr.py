@@ -20,7 +20,7 @@ from cudnn_aot.compiler.graph.enums import data_type
 from cudnn_aot.errors import InvalidGraphError
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class AttrType:
     """A type of attribute: what it is called, and ``read``, which raises `ValueError`."""
 
@@ -121,7 +121,7 @@ def one_of(kind: type[enum.Enum]) -> AttrType:
     return AttrType(f"a {kind.__name__}: {', '.join(members)}", read)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Attr:
     """One attribute of an op.
 

@@ -1,8 +1,10 @@
-"""The builder method of an op: one function per row of the op table, with the row's signature."""
+"""The builder methods of a graph: one function per row of the op table, with the row's signature.
+
+A method is made when it is first looked up, so that importing the package makes none of them.
+"""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +14,24 @@ from cudnn_aot.compiler.graph.tensor import Tensor
 if TYPE_CHECKING:
     from cudnn_aot.compiler.graph.graph import Graph
 
-_EITHER = inspect.Parameter.POSITIONAL_OR_KEYWORD
-_KEYWORD = inspect.Parameter.KEYWORD_ONLY
 _COMMON = {"name": "", "compute_data_type": None, "out_dims": None}
+_REQUIRED = object()
 
 
-def parameters(spec: Op) -> list[inspect.Parameter]:
-    """The parameters of the row's builder, without ``self``."""
+class Builder:
+    """Stands for a row's method in the class until the method is looked up."""
+
+    def __init__(self, spec: Op) -> None:
+        self.spec = spec
+
+    def __get__(self, graph: Graph | None, owner: type[Graph]) -> Callable[..., Any]:
+        method = builder(self.spec)
+        setattr(owner, self.spec.name, method)
+        return method if graph is None else method.__get__(graph, owner)
+
+
+def parameters(spec: Op) -> tuple[list[str], list[str]]:
+    """The names of the builder's parameters: positional ones in order, those by keyword only."""
     positional = [
         port.name
         for port in spec.ports
@@ -37,63 +50,64 @@ def parameters(spec: Op) -> list[inspect.Parameter]:
         keyword += ["name", "compute_data_type", "out_dims"]
     else:
         keyword += [*attrs, "name", "compute_data_type", "out_dims"]
-
-    made: list[inspect.Parameter] = []
-    for kind, names in ((_EITHER, positional), (_KEYWORD, keyword)):
-        for name in names:
-            # Python wants a default behind one: what is missing there is refused later.
-            optional = any(p.default is not inspect.Parameter.empty for p in made)
-            needs_default = kind is _EITHER and optional
-            made.append(inspect.Parameter(name, kind, default=_default(spec, name, needs_default)))
-    return made
+    return positional, keyword
 
 
-def _default(spec: Op, name: str, needs_default: bool) -> Any:
-    """The default that the signature shows; none for what has to be given."""
+def _default(spec: Op, name: str) -> Any:
+    """The default that the signature shows, `_REQUIRED` for none."""
     if name in _COMMON:
         return _COMMON[name]
     port = next((port for port in spec.ports if port.name == name), None)
     if port is not None:
-        needed = not port.optional and not port.is_result
-    else:
-        needed = spec.attr(name).required
-    if needed and not needs_default:
-        return inspect.Parameter.empty
-    if port is not None or spec.style is Style.POINTWISE:
-        return None
-    return spec.attr(name).default
+        return None if port.optional or port.is_result else _REQUIRED
+    attr = spec.attr(name)
+    if attr.required:
+        return _REQUIRED
+    return None if spec.style is Style.POINTWISE else attr.default
 
 
 def builder(spec: Op) -> Callable[..., Any]:
     """The method of one row, with the row's signature."""
-    signature = inspect.Signature([inspect.Parameter("self", _EITHER), *parameters(spec)])
-
-    def build(*args: Any, **kwargs: Any) -> Any:
-        try:
-            given = signature.bind(*args, **kwargs).arguments
-        except TypeError as error:
-            raise TypeError(f"{spec.name}(): {error}") from None
-        graph: Graph = given.pop("self")
-        common = {name: given.pop(name, default) for name, default in _COMMON.items()}
-        inputs, results, attrs = _sort(spec, given)
-        node = graph.add_node(
-            spec,
-            inputs,
-            attrs,
-            results=results,
-            compute_data_type=common["compute_data_type"],
-            name=common["name"],
-        )
-        node.infer_early(_out_dims(spec, common["out_dims"]))
-        built = [node.outputs.get(output.name) for output in spec.outputs]
-        return built[0] if len(built) == 1 and spec.style is not Style.CAPTURED else built
-
-    build.__name__ = spec.name
-    build.__qualname__ = f"Graph.{spec.name}"
+    positional, keyword = parameters(spec)
+    defaults = {name: _default(spec, name) for name in (*positional, *keyword)}
+    first = next((i for i, n in enumerate(positional) if defaults[n] is not _REQUIRED), None)
+    for name in positional[first:] if first is not None else ():
+        if defaults[name] is _REQUIRED:  # behind one with a default: refused later if missing
+            defaults[name] = None
+    parts = {
+        name: name if value is _REQUIRED else f"{name}=_defaults[{name!r}]"
+        for name, value in defaults.items()
+    }
+    listed = ["self", *(parts[name] for name in positional)]
+    if keyword:
+        listed += ["*", *(parts[name] for name in keyword)]
+    # A function that Python itself binds: its signature, its speed, its errors.
+    source = f"def {spec.name}({', '.join(listed)}): return _add(_spec, locals())"
+    scope: dict[str, Any] = {"_add": _add, "_spec": spec, "_defaults": defaults}
+    exec(source, scope)
+    method: Callable[..., Any] = scope[spec.name]
     outputs = ", ".join(output.name for output in spec.outputs)
-    build.__doc__ = f"Add a {spec.name} node: {', '.join(spec.inputs)} -> {outputs}."
-    build.__signature__ = signature  # type: ignore[attr-defined]
-    return build
+    method.__doc__ = f"Add a {spec.name} node: {', '.join(spec.inputs)} -> {outputs}."
+    method.__module__ = __name__
+    return method
+
+
+def _add(spec: Op, given: dict[str, Any]) -> Any:
+    """Add a node of `spec` from the arguments of its builder; what the builder returns."""
+    graph: Graph = given.pop("self")
+    common = {name: given.pop(name, default) for name, default in _COMMON.items()}
+    inputs, results, attrs = _sort(spec, given)
+    node = graph.add_node(
+        spec,
+        inputs,
+        attrs,
+        results=results,
+        compute_data_type=common["compute_data_type"],
+        name=common["name"],
+    )
+    node.infer_early(_out_dims(spec, common["out_dims"]))
+    built = [node.outputs.get(output.name) for output in spec.outputs]
+    return built[0] if len(built) == 1 and spec.style is not Style.CAPTURED else built
 
 
 def _sort(

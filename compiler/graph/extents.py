@@ -116,6 +116,8 @@ def parse_extent(text: str) -> Extent:
 
 def as_extent(value: Any) -> Extent:
     """`value` (integer, ``"4096*M"`` or `SymExpr`) as an extent; refuses anything else."""
+    if type(value) is int and 0 <= value <= INT64_MAX:
+        return value
     if isinstance(value, SymExpr):
         return make(value.coef, value.symbols)
     if isinstance(value, str):
@@ -203,6 +205,8 @@ def packed(dim: Sequence[Extent], order: Sequence[int]) -> tuple[Extent, ...]:
 
 def broadcast(a: Sequence[Extent], b: Sequence[Extent]) -> tuple[Extent, ...] | None:
     """Right-aligned numpy broadcast of two shapes, or None. A symbol equals only itself."""
+    if a == b:
+        return tuple(a)
     rank = max(len(a), len(b))
     left = (1,) * (rank - len(a)) + tuple(a)
     right = (1,) * (rank - len(b)) + tuple(b)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from cudnn_aot.compiler.graph.builders import builder
+from cudnn_aot.compiler.graph.builders import Builder
 from cudnn_aot.compiler.graph.describe import describe, is_describable
 from cudnn_aot.compiler.graph.dtypes import as_data_type
 from cudnn_aot.compiler.graph.enums import data_type, scalar_type
@@ -32,6 +32,19 @@ from cudnn_aot.compiler.graph.validate import (
     check_symbols,
 )
 from cudnn_aot.errors import FrozenGraphError, InvalidGraphError, cudnnGraphNotSupportedError
+
+# What `Graph.tensor` need not write, since a tensor starts so.
+_UNSET: tuple[tuple[str, Any], ...] = (
+    ("stride", None),
+    ("data_type", None),
+    ("is_virtual", False),
+    ("is_pass_by_value", False),
+    ("ragged_offset", None),
+    ("reordering_type", None),
+    ("name", ""),
+    ("ragged_offset_multiplier", 1),
+    ("alignment_value", 1),
+)
 
 
 class Stage(enum.IntEnum):
@@ -84,6 +97,7 @@ class Graph:
         self._stage = Stage.OPEN
         self._key: str | None = None
         self._tensors: dict[int, Tensor] = {}
+        self._by_uid: Mapping[int, Tensor] | None = None  # until a tensor or uid changes
         self._nodes: list[Node] = []
         self._producers: dict[int, Node] = {}  # by id of the tensor, which the graph keeps alive
         self._read: set[int] = set()
@@ -119,7 +133,9 @@ class Graph:
     @property
     def tensors(self) -> Mapping[int, Tensor]:
         """Every tensor by uid, ascending."""
-        return MappingProxyType(dict(sorted(self._tensors.items())))
+        if self._by_uid is None:
+            self._by_uid = MappingProxyType(dict(sorted(self._tensors.items())))
+        return self._by_uid
 
     @property
     def symbols(self) -> Mapping[str, Symbol]:
@@ -214,19 +230,23 @@ class Graph:
 
         Extents and strides are integers, or text such as ``"4096*M"`` over the graph's symbols.
         """
-        return self._new_tensor(
-            None if uid == -1 else uid,  # -1: how the cuDNN frontend spells a uid that is not set
-            name=name,
-            dim=dim,
-            stride=() if stride is None else stride,
-            data_type=data_type,
-            is_virtual=is_virtual,
-            is_pass_by_value=is_pass_by_value,
-            ragged_offset=ragged_offset,
-            reordering_type=reordering_type,
-            ragged_offset_multiplier=ragged_offset_multiplier,
-            alignment_value=alignment_value,
-        )
+        given = {
+            "dim": dim,
+            "stride": stride,
+            "data_type": data_type,
+            "is_virtual": is_virtual,
+            "is_pass_by_value": is_pass_by_value,
+            "ragged_offset": ragged_offset,
+            "reordering_type": reordering_type,
+            "name": name,
+            "ragged_offset_multiplier": ragged_offset_multiplier,
+            "alignment_value": alignment_value,
+        }
+        for field, default in _UNSET:
+            if given[field] is default:
+                del given[field]
+        # -1 is how the cuDNN frontend spells a uid that is not set
+        return self._new_tensor(None if uid == -1 else uid, **given)
 
     def tensor_like(self, template: Any, name: str = "", is_virtual: bool = False) -> Tensor:
         """Declare a tensor like another: of this package, torch, numpy, or anything shaped so.
@@ -337,7 +357,7 @@ class Graph:
         infer_inputs(self)
         check_layouts(self, self.inputs())
         infer_nodes(self)
-        check_layouts(self, self.tensors.values())
+        check_layouts(self, (t for t in self.tensors.values() if self.producer(t)))
         check_symbols(self)
         check_rules(self)
         self._stage = Stage.VALID
@@ -475,6 +495,7 @@ class Graph:
     def _new_tensor(self, uid: int | None, **fields: Any) -> Tensor:
         self._check_open("add a tensor")
         tensor = Tensor(self, -1, uid_assigned=False, **fields)
+        self._by_uid = None
         if uid is None:
             fill(tensor, uid=self._take_uid())
             self._tensors[tensor.uid] = tensor
@@ -492,6 +513,7 @@ class Graph:
         """Give `tensor` the caller's uid; an automatic holder moves, another caller's one stays."""
         if type(uid) is not int or not 0 <= uid <= INT64_MAX:
             raise InvalidGraphError(f"bad uid: got {uid!r}, want 0 <= uid < 2**63")
+        self._by_uid = None
         holder = self._tensors.get(uid)
         if holder is not None and holder is not tensor:
             if holder.uid_assigned:
@@ -511,4 +533,4 @@ pygraph = Graph
 
 
 for _spec in OPS.values():
-    setattr(Graph, _spec.name, builder(_spec))
+    setattr(Graph, _spec.name, Builder(_spec))

@@ -13,8 +13,6 @@ order.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from typing import TYPE_CHECKING, Any
 
 from cudnn_aot.compiler.graph.attr import plain
@@ -107,6 +105,9 @@ def _node_facts(node: Node, tensors: dict[int, str]) -> dict[str, Any]:
 
 def _digest(kind: str, value: Any) -> str:
     """sha256 of canonical JSON; a type that JSON has no word for raises."""
+    import hashlib  # late: declaring a graph needs neither
+    import json
+
     text = json.dumps(
         [kind, value], sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
     )

@@ -74,6 +74,30 @@ _NORMALISE: dict[str, Callable[[Any], Any]] = {
 }
 
 
+_put = object.__setattr__
+
+_INFERRED = {field: f"{field}_assigned" for field in ("data_type", "dim", "stride")}
+
+_DEFAULTS: tuple[tuple[str, Any], ...] = (
+    ("name", ""),
+    ("data_type", None),
+    ("dim", ()),
+    ("stride", ()),
+    ("is_virtual", False),
+    ("is_pass_by_value", False),
+    ("pass_by_value", None),
+    ("is_optional", False),
+    ("ragged_offset", None),
+    ("ragged_offset_multiplier", 1),
+    ("reordering_type", tensor_reordering.NONE),
+    ("alignment_value", 1),
+    ("scalar_type", None),
+    ("data_type_assigned", False),
+    ("dim_assigned", False),
+    ("stride_assigned", False),
+)
+
+
 class Tensor:
     """A tensor of one graph; made by `Graph.tensor` or as an op's output.
 
@@ -136,46 +160,34 @@ class Tensor:
     stride_assigned: bool
 
     def __init__(self, graph: Graph, uid: int, *, uid_assigned: bool, **fields: Any) -> None:
-        fill(
-            self,
-            _graph=graph,
-            uid=uid,
-            uid_assigned=uid_assigned,
-            name="",
-            data_type=None,
-            dim=(),
-            stride=(),
-            is_virtual=False,
-            is_pass_by_value=False,
-            pass_by_value=None,
-            is_optional=False,
-            ragged_offset=None,
-            ragged_offset_multiplier=1,
-            reordering_type=tensor_reordering.NONE,
-            alignment_value=1,
-            scalar_type=None,
-            data_type_assigned=False,
-            dim_assigned=False,
-            stride_assigned=False,
-        )
+        _put(self, "_graph", graph)
+        _put(self, "uid", uid)
+        _put(self, "uid_assigned", uid_assigned)
+        for field, default in _DEFAULTS:
+            _put(self, field, default)
         for field, value in fields.items():
-            setattr(self, field, value)
+            self._write(field, value)
 
     def __setattr__(self, field: str, value: Any) -> None:
-        if field == "uid" and value == self.uid and self._graph.is_frozen:
-            return  # nothing changes
-        self._graph._check_open(f"set {field} of {self}")
-        if field == "uid":
-            self._graph._claim_uid(self, value)
-        elif field in _NORMALISE:
+        if self._graph._stage:  # not open: the message is worth making
+            if field == "uid" and value == self.uid and self._graph.is_frozen:
+                return  # nothing changes
+            self._graph._check_open(f"set {field} of {self}")
+        self._write(field, value)
+
+    def _write(self, field: str, value: Any) -> None:
+        """Write a field in its normal form; refuses a wrong value."""
+        if field in _NORMALISE:
             value = _NORMALISE[field](value)
-            fill(self, **{field: value})
-            if field in ("dim", "stride", "data_type"):
-                fill(self, **{f"{field}_assigned": value not in ((), None)})
+            _put(self, field, value)
+            if field in _INFERRED:
+                _put(self, _INFERRED[field], value not in ((), None))
+        elif field == "uid":
+            self._graph._claim_uid(self, value)
         elif field == "ragged_offset":
             if value is not None:
                 value = self._graph._operand(str(self), "", "ragged_offset", value)
-            fill(self, ragged_offset=value)
+            _put(self, field, value)
         else:
             raise AttributeError(f"cannot set {field!r} of a tensor")
 
@@ -282,4 +294,4 @@ class Tensor:
 def fill(tensor: Tensor, **fields: Any) -> None:
     """Write fields past the freeze check; for the graph package itself."""
     for field, value in fields.items():
-        object.__setattr__(tensor, field, value)
+        _put(tensor, field, value)

@@ -6,15 +6,13 @@ Every refusal is one line: the node or tensor, the port, what was got, what is w
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from cudnn_aot.compiler.graph.dtypes import DTYPES
 from cudnn_aot.compiler.graph.enums import scalar_type
 from cudnn_aot.compiler.graph.extents import (
     INT64_MAX,
-    Extent,
-    Symbol,
     evaluate,
     format_extents,
     symbols_of,
@@ -111,6 +109,8 @@ def check_rules(graph: Graph) -> None:
 
 def check_symbols(graph: Graph) -> None:
     """Check that every symbol is of use."""
+    if not graph.symbols:
+        return
     used: set[str] = set()
     for tensor in graph.tensors.values():
         used |= symbols_of((*tensor.dim, *tensor.stride))
@@ -127,18 +127,22 @@ def _check_layout(tensor: Tensor, graph: Graph) -> None:
         raise InvalidGraphError(
             f"{tensor}: got {len(stride)} strides for {len(dim)} extents, want one each"
         )
-    for name in sorted(symbols_of((*dim, *stride))):
-        if name not in graph.symbols:
-            known = ", ".join(sorted(graph.symbols)) or "none"
-            raise InvalidGraphError(
-                f"{tensor}: symbol {name!r} is not declared (declared: {known})"
-            )
+    largest: Sequence[Any] = dim
+    steps: Sequence[Any] = stride
+    if not all(type(extent) is int for extent in (*dim, *stride)):
+        for name in sorted(symbols_of((*dim, *stride))):
+            if name not in graph.symbols:
+                known = ", ".join(sorted(graph.symbols)) or "none"
+                raise InvalidGraphError(
+                    f"{tensor}: symbol {name!r} is not declared (declared: {known})"
+                )
+        most = {name: symbol.max for name, symbol in graph.symbols.items()}
+        largest = [evaluate(extent, most) for extent in dim]
+        steps = [evaluate(step, most) for step in stride]
     if tensor.is_pass_by_value and any(extent != 1 for extent in dim):
         raise InvalidGraphError(
             f"{tensor} is pass-by-value: got dim {format_extents(dim)}, want one element"
         )
-    largest = [_largest(extent, graph.symbols) for extent in dim]
-    steps = [_largest(step, graph.symbols) for step in stride]
     assert tensor.data_type is not None
     span = sum((n - 1) * step for n, step in zip(largest, steps, strict=True) if n) + 1
     if max(span, math.prod(largest), *steps) * DTYPES[tensor.data_type].bits // 8 > INT64_MAX:
@@ -158,7 +162,3 @@ def _check_layout(tensor: Tensor, graph: Graph) -> None:
             f"{tensor} is an output: got stride {format_extents(stride)}, "
             "want no stride 0, which writes elements over each other"
         )
-
-
-def _largest(extent: Extent, symbols: Mapping[str, Symbol]) -> int:
-    return evaluate(extent, {name: symbol.max for name, symbol in symbols.items()})
