@@ -3,8 +3,8 @@
 It wraps the lifecycle methods of the graph class once the module that defines it is imported, and
 appends what it sees to files of its own in a spool folder, which `spool` reads afterwards.
 
-- Standard library alone, Python 3.8 or later, and no import of this package: the program may run in
-  another environment.
+- One file, loaded by its path: the program may run in an environment without this package, with any
+  Python from 3.8 on. Standard library alone.
 - No error of the recorder reaches the program: everything is guarded, failures are counted and
   written down.
 - A process that is killed leaves what it recorded: a record is one ``write``, no file stays open,
@@ -35,14 +35,17 @@ MAX_BYTES = 256 << 20  # records of one process; past it new shapes are counted 
 MAX_FAILURES = 20  # distinct ones that are written down
 _CHUNK = 65536 // 8  # counters in one mapping; a multiple of every page size in use
 
-# Lifecycle methods, by the module whose import makes a graph class usable: what to do around each.
-# A method that a release does not have is left out.
+# Lifecycle methods, by the module whose import makes a graph class usable, and what each means:
+# ``before``, ``after``: record the graph then; ``first``: before, if the object is not known yet;
+# ``planned``: after, when layouts are settled; ``executed``, or the position of the override
+# arguments: an execution. A method that a release does not have is left out.
 TARGETS: dict[str, tuple[str, dict[str, Any]]] = {
     "cudnn": (
         "pygraph",
         {
             "validate": "before",
-            "build_operation_graph": "before",
+            "build": "first",
+            "build_operation_graph": "first",
             "create_execution_plans": "planned",
             "create_execution_plan": "planned",
             "execute": 3,  # position of override_uids, override_shapes, override_strides
@@ -58,50 +61,23 @@ TARGETS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 _OVERRIDES = ("override_uids", "override_shapes", "override_strides")
 
-_TENSOR_FIELDS = (
-    "name",
-    "data_type",
-    "is_virtual",
-    "is_pass_by_value",
-    "pass_by_value",
-    "uid",
-    "uid_assigned",
-    "dim_assigned",
-    "stride_assigned",
-    "reordering_type",
-    "ragged_offset",
-    "ragged_offset_multiplier",
-    "alignment_value",
-    "scalar_type",
-)
+_TENSOR_FIELDS = """
+    name data_type is_virtual is_pass_by_value pass_by_value uid uid_assigned dim_assigned
+    stride_assigned reordering_type ragged_offset ragged_offset_multiplier alignment_value
+    scalar_type""".split()
 _GRAPH_KWARGS = (
-    "name",
-    "sm_count",
-    "sm_version",
-    "is_dynamic_shape_enabled",
-    "is_override_shape_enabled",
+    "name sm_count sm_version is_dynamic_shape_enabled is_override_shape_enabled".split()
 )
-_CONTEXT = ("io_data_type", "intermediate_data_type", "compute_data_type")
-_TORCH_TYPES = {
-    "float32": "FLOAT",
-    "float": "FLOAT",
-    "float64": "DOUBLE",
-    "double": "DOUBLE",
-    "float16": "HALF",
-    "half": "HALF",
-    "bfloat16": "BFLOAT16",
-    "int8": "INT8",
-    "int32": "INT32",
-    "int": "INT32",
-    "int64": "INT64",
-    "long": "INT64",
-    "uint8": "UINT8",
-    "bool": "BOOLEAN",
-    "float8_e4m3fn": "FP8_E4M3",
-    "float8_e5m2": "FP8_E5M2",
-    "float8_e8m0fnu": "FP8_E8M0",
-    "float4_e2m1fn_x2": "FP4_E2M1",
-}
+_CONTEXT = "io_data_type intermediate_data_type compute_data_type".split()
+# Programs may give torch's types, which the frontend translates when it lowers the graph.
+_TORCH_TYPES = dict(
+    pair.split(":")
+    for pair in """
+    float32:FLOAT float:FLOAT float64:DOUBLE double:DOUBLE float16:HALF half:HALF bfloat16:BFLOAT16
+    int8:INT8 int32:INT32 int:INT32 int64:INT64 long:INT64 uint8:UINT8 bool:BOOLEAN
+    float8_e4m3fn:FP8_E4M3 float8_e5m2:FP8_E5M2 float8_e8m0fnu:FP8_E8M0
+    float4_e2m1fn_x2:FP4_E2M1""".split()
+)
 
 
 class _Busy(_local):
@@ -138,7 +114,9 @@ class Counters:
                 getattr(os, "posix_fallocate", lambda f, at, n: os.ftruncate(f, at + n))(
                     fd, start, size
                 )
-                chunk = memoryview(mmap.mmap(fd, size, offset=start)).cast("q")
+                # No descriptor of ours stays behind for the program to close, where Python can.
+                options = {"trackfd": False} if sys.version_info >= (3, 13) else {}
+                chunk = memoryview(mmap.mmap(fd, size, offset=start, **options)).cast("q")
             finally:
                 os.close(fd)
         except (OSError, ValueError, ImportError):
@@ -244,6 +222,9 @@ class Recorder:
 
     # Files.
 
+    def knows(self, graph: Any) -> bool:
+        return self._known(graph) is not None
+
     def _known(self, graph: Any) -> _Instance | None:
         reference, instance = self._graphs.get(id(graph), (None, None))
         if reference is not None and reference() is not graph:
@@ -289,8 +270,7 @@ class Recorder:
                 "shapes": [[int(extent) for extent in shape] for shape in shapes],
                 "strides": [[int(step) for step in stride] for stride in strides],
             }
-            if not self._write(record):
-                index = DROPPED
+            self._write(record)
             instance.calls[call] = index
             return index
 
@@ -523,10 +503,10 @@ def _report(action: str, method: str, graph: Any, overrides: Any) -> None:
     try:
         for recorder in _active:
             try:
-                if action == "seen":
-                    recorder.seen(graph, is_built=True)
-                else:
+                if action == "executed":
                     recorder.executed(graph, overrides)
+                elif action == "seen" or not recorder.knows(graph):
+                    recorder.seen(graph, is_built=True)
             except Exception as error:
                 try:
                     recorder.failed(method, error)
@@ -537,9 +517,11 @@ def _report(action: str, method: str, graph: Any, overrides: Any) -> None:
 
 
 def _before(original: Any, method: str, action: Any) -> Callable[..., Any]:
+    report = "first" if action == "first" else "seen"
+
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not _busy.now:
-            _report("seen", method, self, None)
+            _report(report, method, self, None)
         return original(self, *args, **kwargs)
 
     return wrapper
@@ -575,7 +557,7 @@ def _execution(original: Any, method: str, action: Any) -> Callable[..., Any]:
     return wrapper
 
 
-_WRAPPERS = {"before": _before, "after": _after, "planned": _after}
+_WRAPPERS = {"before": _before, "first": _before, "after": _after, "planned": _after}
 
 
 class _Loader:

@@ -402,7 +402,7 @@ def test_a_class_of_the_c_half_is_recorded_as_it_prints_itself(tmp_path: Path, s
         "class pygraph:\n"
         "    __slots__ = ('m',)\n"
         "    def __init__(self, m): self.m = m\n"
-        "    def validate(self): pass\n"
+        "    def build(self, modes): pass\n"
         "    def execute(self, pack, workspace): return self.m\n"
         "    def __repr__(self):\n"
         "        row = {'uid': 1, 'dim': [1, self.m, 8], 'stride': [8 * self.m, 8, 1]}\n"
@@ -413,7 +413,7 @@ def test_a_class_of_the_c_half_is_recorded_as_it_prints_itself(tmp_path: Path, s
     import cudnn
     for m in (2, 3, 3):
         g = cudnn.pygraph(m)
-        g.validate()
+        g.build(0)
         assert g.execute({}, 0) == m
     """
     done = run_program(script, tmp_path, environment(spool, tmp_path / "old"))
