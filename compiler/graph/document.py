@@ -12,6 +12,7 @@ from cudnn_aot.compiler.graph.ops import (
     attention,
     linear_attention,
     matmul,
+    norms,
     pointwise,
     structured,
 )
@@ -36,7 +37,8 @@ FAMILIES = (
         "Strides: those of the first operand that has the result's extents.",
         pointwise.ROWS,
     ),
-    ("Normalisation, reduction, scaling, convolution, moves", "", structured.ROWS),
+    ("Normalisation", "", norms.ROWS),
+    ("Reduction, block scaling, experts, convolution, moves", "", structured.ROWS),
     ("Attention", "", attention.ROWS),
     ("Linear attention", "The cuDNN backend has none of these.", linear_attention.ROWS),
 )

@@ -31,6 +31,7 @@ from cudnn_aot.compiler.graph.validate import (
     check_structure,
     check_symbols,
 )
+from cudnn_aot.compiler.graph.wiring import wire_inputs, wire_results
 from cudnn_aot.errors import FrozenGraphError, InvalidGraphError, cudnnGraphNotSupportedError
 
 # What `Graph.tensor` need not write, since a tensor starts so.
@@ -210,6 +211,50 @@ class Graph:
                 return node
         raise InvalidGraphError(f"no node {name!r}")
 
+    # The same as programs written for the cuDNN frontend ask for it.
+
+    @property
+    def context(self) -> Mapping[str, data_type | None]:
+        """The io, intermediate and compute data types, by field."""
+        return MappingProxyType(self._context)
+
+    def get_inputs(self) -> list[Tensor]:
+        return list(self.inputs())
+
+    def get_outputs(self) -> list[Tensor]:
+        return list(self.outputs())
+
+    def inspect(self) -> dict[str, Any]:
+        """What the graph holds as plain values: the context, the nodes, the tensors by uid."""
+
+        def named(value: data_type | None) -> str | None:
+            return None if value is None else value.name
+
+        return {
+            "context": {field: named(value) for field, value in self._context.items()},
+            "nodes": [
+                {
+                    "name": node.name,
+                    "type": node.spec.node_type,
+                    "op": node.op,
+                    "inputs": {port: tensor.uid for port, tensor in node.inputs.items()},
+                    "outputs": {port: tensor.uid for port, tensor in node.outputs.items()},
+                    "params": dict(node.attrs),
+                }
+                for node in self._nodes
+            ],
+            "tensors": {
+                uid: {
+                    "name": tensor.name,
+                    "dim": list(tensor.dim),
+                    "stride": list(tensor.stride),
+                    "data_type": named(tensor.data_type),
+                    "is_virtual": tensor.is_virtual,
+                }
+                for uid, tensor in self.tensors.items()
+            },
+        }
+
     # Building.
 
     def tensor(
@@ -315,11 +360,11 @@ class Graph:
             given = spec.given_attrs(attrs or {})
         except InvalidGraphError as error:
             raise InvalidGraphError(f"{what}: {error}") from None
-        wired = self._wire_inputs(what, spec, name, inputs, given)
+        wired = wire_inputs(self, what, spec, name, inputs, given)
         view = NodeView(self, spec, name, wired, {}, given)
         ports = tuple(output.name for output in spec.existing(view))
         made = [port for port in ports if outputs is None]
-        written = self._wire_results(what, spec, name, ports, outputs or results or {}, made)
+        written = wire_results(self, what, spec, name, ports, outputs or results or {}, made)
         read = {id(tensor) for tensor in wired.values()}
         for port, tensor in written.items():
             if id(tensor) in self._producers:
@@ -399,67 +444,6 @@ class Graph:
         if self._stage >= Stage.FROZEN:
             raise FrozenGraphError(f"cannot {what}: the graph is frozen; build a new graph")
         self._stage = Stage.OPEN
-
-    def _wire_inputs(
-        self,
-        what: str,
-        spec: Op,
-        name: str,
-        given: Mapping[str, Any],
-        attrs: Mapping[str, Any],
-    ) -> dict[str, Tensor]:
-        """The operands by port in the order of the row; refuses what the row does not take."""
-        for port in given:
-            row = spec.port(port)
-            if row is None or row.is_result:
-                known = ", ".join(spec.inputs)
-                raise InvalidGraphError(f"{what}: no input port {port!r} (it has: {known})")
-        wired: dict[str, Tensor] = {}
-        for row in spec.ports:
-            if row.is_result:
-                continue
-            if row.is_list:
-                count = sum(spec.list_port(n) == row.name for n in (*given, *attrs))
-                names = [f"{row.name}_{index}" for index in range(count)]
-                missing = [n for n in names if n not in given and n not in attrs]
-                if missing or not count and not row.optional:
-                    raise InvalidGraphError(
-                        f"{what}: input port {(missing or [row.name])[0]} is not wired"
-                    )
-                names = [n for n in names if n in given]
-            else:
-                names = [row.name] if given.get(row.name) is not None else []
-                if not names and not row.optional:
-                    raise InvalidGraphError(f"{what}: input port {row.name} is not wired")
-            for port in names:
-                wired[port] = self._operand(what, f"{name}::{port}", port, given[port])
-        return wired
-
-    def _wire_results(
-        self,
-        what: str,
-        spec: Op,
-        name: str,
-        ports: tuple[str, ...],
-        given: Mapping[str, Any],
-        made: list[str],
-    ) -> dict[str, Tensor]:
-        """The tensors that the node writes, by port; those of `made` are new."""
-        declared = tuple(row.name for row in spec.ports if row.is_result)
-        for port in given:
-            if port not in declared and (port in made or port not in ports):
-                known = ", ".join((*ports, *declared))
-                raise InvalidGraphError(f"{what}: no output port {port!r} (it has: {known})")
-        written: dict[str, Tensor] = {}
-        for port in (*ports, *declared):
-            tensor = given.get(port)
-            if port in made:
-                written[port] = self._new_tensor(None, is_virtual=True)
-            elif tensor is not None:
-                written[port] = self._operand(what, f"{name}::{port}", port, tensor)
-            elif port not in declared:
-                raise InvalidGraphError(f"{what}: output port {port} is not wired")
-        return written
 
     def _operand(self, what: str, name: str, port: str, value: Any) -> Tensor:
         """A tensor of this graph; another library's tensor is described and remembered."""

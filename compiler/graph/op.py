@@ -338,3 +338,25 @@ def ports(*names: str, **flags: bool) -> tuple[Port, ...]:
     return tuple(
         Port(name.removesuffix("?"), optional=name.endswith("?"), **flags) for name in names
     )
+
+
+def structured(
+    name: str,
+    node_type: str,
+    inputs: tuple[Port, ...],
+    outputs: tuple[Output, ...],
+    *attrs: Attr,
+    rules: tuple[Rule, ...] = (),
+    has_compute_data_type: bool = True,
+) -> Op:
+    """A row of `Style.STRUCTURED`."""
+    return Op(
+        name,
+        inputs,
+        outputs,
+        attrs,
+        node_type,
+        Style.STRUCTURED,
+        rules,
+        has_compute_data_type=has_compute_data_type,
+    )

@@ -14,7 +14,18 @@ from cudnn_aot.compiler.graph.enums import (
     data_type,
     diagonal_alignment,
 )
-from cudnn_aot.compiler.graph.op import Dim, NodeView, Op, Output, Port, Shape, Style, When, ports
+from cudnn_aot.compiler.graph.op import (
+    Dim,
+    NodeView,
+    Op,
+    Output,
+    Port,
+    Rule,
+    Shape,
+    Style,
+    When,
+    ports,
+)
 from cudnn_aot.compiler.graph.shapes import constant, like
 
 # Outputs.
@@ -108,6 +119,7 @@ def _row(
     outputs: tuple[Output, ...],
     keywords: tuple[Port, ...],
     *attrs: tuple[Attr, ...],
+    rules: tuple[Rule, ...] = (),
 ) -> Op:
     return Op(
         name,
@@ -116,6 +128,7 @@ def _row(
         tuple(attr for group in attrs for attr in group),
         node_type,
         Style.CAPTURED,
+        rules,
     )
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from cudnn_aot.compiler.graph.attr import BOOL, FLOAT, INT, LIMIT, STR, Attr
 from cudnn_aot.compiler.graph.extents import Extent, mul
-from cudnn_aot.compiler.graph.op import Dim, NodeView, Op, Output, Shape, Style, ports
+from cudnn_aot.compiler.graph.op import Dim, NodeView, Op, Output, Rule, Shape, Style, ports
 from cudnn_aot.compiler.graph.shapes import asked, larger, like, minus, whole, wired
 
 # Shapes. Rank is checked by the semantic rules; a rule here answers None where it does not fit.
@@ -125,7 +125,13 @@ def _gradient(name: str, port: str, *, optional: bool = False, typed: bool = Fal
     return Output(name, like(port), when, port if optional or typed else None)
 
 
-def _row(name: str, inputs: str, outputs: tuple[Output, ...], attrs: str) -> Op:
+def _row(
+    name: str,
+    inputs: str,
+    outputs: tuple[Output, ...],
+    attrs: str,
+    rules: tuple[Rule, ...] = (),
+) -> Op:
     return Op(
         name,
         ports(*inputs.split()),
@@ -133,6 +139,7 @@ def _row(name: str, inputs: str, outputs: tuple[Output, ...], attrs: str) -> Op:
         _attrs(attrs),
         name.upper(),
         Style.STRUCTURED,
+        rules,
         is_python_only=True,
     )
 

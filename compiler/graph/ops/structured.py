@@ -1,4 +1,4 @@
-"""The rows of normalisations, reductions, block scaling, grouped products, convolutions and moves.
+"""The rows of reductions, block scaling, grouped products, convolutions and moves of data.
 
 Ports, names and shapes are those of the cuDNN frontend's builders; what an output has when its
 strides are not set is what the cuDNN backend gives it.
@@ -10,7 +10,6 @@ from cudnn_aot.compiler.graph.attr import BOOL, FLOAT, INT, INTS, SLICES, Attr, 
 from cudnn_aot.compiler.graph.enums import (
     convolution_mode,
     moe_grouped_matmul_mode,
-    norm_forward_phase,
     reduction_mode,
     reshape_mode,
 )
@@ -18,216 +17,19 @@ from cudnn_aot.compiler.graph.extents import Extent, format_extents, mul
 from cudnn_aot.compiler.graph.op import (
     Dim,
     NodeView,
-    Op,
     Output,
     Port,
     Shape,
     ShapeError,
-    Style,
-    When,
     ports,
+    structured,
 )
 from cudnn_aot.compiler.graph.shapes import (
     CHANNELS_LAST,
     ceil_div,
     follows,
-    keeps,
     like,
     whole,
-    wired,
-)
-
-
-def _row(
-    name: str,
-    node_type: str,
-    inputs: tuple[Port, ...],
-    outputs: tuple[Output, ...],
-    *attrs: Attr,
-    has_compute_data_type: bool = True,
-) -> Op:
-    return Op(
-        name,
-        inputs,
-        outputs,
-        attrs,
-        node_type,
-        Style.STRUCTURED,
-        has_compute_data_type=has_compute_data_type,
-    )
-
-
-# Normalisations.
-
-
-def _statistics(first_axis: int) -> Shape:
-    """The input's extents, 1 wherever scale has more than one value from `first_axis` on."""
-
-    def rule(view: NodeView) -> Dim | None:
-        dim, scale = view.dim("input"), view.dim("scale")
-        if not scale:  # every axis but the batch is normalised
-            return tuple(extent if axis == 0 else 1 for axis, extent in enumerate(dim))
-        if len(scale) != len(dim):
-            return None
-        return tuple(
-            1 if axis >= first_axis and scale[axis] != 1 else extent
-            for axis, extent in enumerate(dim)
-        )
-
-    return Shape("input with 1 on the axes that scale spans", rule, is_exact=False)
-
-
-def _declared_or_statistics(other: str) -> Shape:
-    """As the other statistic where its caller declared it, as layernorm's two go together."""
-    statistics = _statistics(0)
-
-    def rule(view: NodeView) -> Dim | None:
-        sibling = view.outputs.get(other)
-        if sibling is not None and sibling.dim_assigned:
-            return sibling.dim
-        return statistics.rule(view)
-
-    return Shape(f"as {other} if declared, else {statistics.text}", rule, is_exact=False)
-
-
-_PHASE = Attr("norm_forward_phase", one_of(norm_forward_phase), required=True)
-_TRAINING = When(
-    "norm_forward_phase is TRAINING",
-    lambda view: view.attr("norm_forward_phase") is not norm_forward_phase.INFERENCE,
-)
-_Y = Output("Y", like("input"), layout=follows("input"))
-_HAS_SCALE = wired("scale")
-_HAS_DBIAS = When(
-    "scale is given and has_dbias", lambda view: view.has("scale") and view.attr("has_dbias")
-)
-
-
-def _statistic(name: str, shape: Shape, when: When | None = None) -> Output:
-    suffix = {"mean": "MEAN", "inv_var": "INV_VARIANCE"}[name]
-    return Output(name, shape, when, suffix=suffix)
-
-
-def _gradients(when: When | None = None) -> tuple[Output, ...]:
-    return (
-        Output("DX", like("input"), layout=follows("input")),
-        Output("DScale", like("scale"), when, suffix="DSCALE"),
-        Output("DBias", like("scale"), when, suffix="DBIAS"),
-    )
-
-
-_BACKWARD = ports("grad", "input", "scale", "mean", "inv_variance")
-_PER_CHANNEL = keeps("input", 1)
-_PER_INSTANCE = keeps("input", 0, 1)
-
-_NORMS = (
-    _row(
-        "rmsnorm",
-        "RMSNORM",
-        ports("input", "scale?", "bias?", "epsilon"),
-        (_Y, _statistic("inv_var", _statistics(0), _TRAINING)),
-        _PHASE,
-    ),
-    _row(
-        "rmsnorm_backward",
-        "RMSNORM_BWD",
-        ports("grad", "input", "scale?", "inv_variance"),
-        (
-            Output("DX", like("input"), layout=follows("input")),
-            Output("DScale", like("scale"), _HAS_SCALE, suffix="Dscale"),
-            Output("DBias", like("scale"), _HAS_DBIAS, suffix="Dbias"),
-        ),
-        Attr("has_dbias", BOOL, True),
-    ),
-    _row(
-        "layernorm",
-        "LAYERNORM",
-        ports("input", "scale?", "bias?", "epsilon"),
-        (
-            _Y,
-            _statistic("mean", _declared_or_statistics("inv_var"), _TRAINING),
-            _statistic("inv_var", _declared_or_statistics("mean"), _TRAINING),
-        ),
-        _PHASE,
-    ),
-    _row(
-        "layernorm_backward",
-        "LAYERNORM_BWD",
-        ports("grad", "input", "scale?", "mean", "inv_variance"),
-        _gradients(_HAS_SCALE),
-    ),
-    _row(
-        "adalayernorm",
-        "ADALAYERNORM",
-        ports("input", "scale", "bias?", "epsilon"),
-        (
-            _Y,
-            _statistic("mean", _statistics(1), _TRAINING),
-            _statistic("inv_var", _statistics(1), _TRAINING),
-        ),
-        _PHASE,
-    ),
-    _row("adalayernorm_backward", "ADALAYERNORM_BWD", _BACKWARD, _gradients()),
-    _row(
-        "instancenorm",
-        "INSTANCENORM",
-        ports("input", "scale", "bias", "epsilon"),
-        (
-            _Y,
-            _statistic("mean", _PER_INSTANCE, _TRAINING),
-            _statistic("inv_var", _PER_INSTANCE, _TRAINING),
-        ),
-        _PHASE,
-    ),
-    _row(
-        "instancenorm_backward",
-        "INSTANCENORM_BWD",
-        ports("grad", "input", "scale", "mean?", "inv_variance?"),
-        _gradients(),
-    ),
-    _row(
-        "batchnorm",
-        "BATCHNORM",
-        (
-            *ports("input", "scale", "bias", "in_running_mean?", "in_running_var?"),
-            *ports("epsilon", "momentum?"),
-            Port("peer_stats", optional=True, is_list=True),
-        ),
-        (
-            _Y,
-            _statistic("mean", _PER_CHANNEL),
-            _statistic("inv_var", _PER_CHANNEL),
-            Output(
-                "next_running_mean",
-                _PER_CHANNEL,
-                wired("in_running_mean"),
-                suffix="NEXT_RUNNING_MEAN",
-            ),
-            Output(
-                "next_running_var",
-                _PER_CHANNEL,
-                wired("in_running_var"),
-                suffix="NEXT_RUNNING_VAR",
-            ),
-        ),
-    ),
-    _row(
-        "batchnorm_inference",
-        "BATCHNORM_INFERENCE",
-        ports("input", "mean", "inv_variance", "scale", "bias"),
-        (_Y,),
-    ),
-    _row(
-        "batchnorm_backward",
-        "BATCHNORM_BWD",
-        (*_BACKWARD, Port("peer_stats", optional=True, is_list=True)),
-        _gradients(),
-    ),
-    _row(
-        "genstats",
-        "GENSTATS",
-        ports("input"),
-        (Output("SUM", _PER_CHANNEL), Output("SQ_SUM", _PER_CHANNEL)),
-    ),
 )
 
 # Reduction, block scaling, grouped products.
@@ -263,14 +65,14 @@ def _grouped(view: NodeView) -> Dim:
 
 
 _QUANTISATION = (
-    _row(
+    structured(
         "reduction",
         "REDUCTION",
         ports("input", "group_offset?"),
         (Output("OUT_0"),),
         Attr("mode", one_of(reduction_mode), required=True),
     ),
-    _row(
+    structured(
         "block_scale_dequantize",
         "BLOCK_SCALE_DEQUANTIZE",
         ports("input", "descale"),
@@ -278,7 +80,7 @@ _QUANTISATION = (
         Attr("block_size", INTS, required=True),
         Attr("is_negative_scale", BOOL, False),
     ),
-    _row(
+    structured(
         "block_scale_quantize",
         "BLOCK_SCALE_QUANTIZE",
         ports("input", "group_offset?"),
@@ -290,7 +92,7 @@ _QUANTISATION = (
         Attr("axis", INT),
         Attr("transpose", BOOL, False),
     ),
-    _row(
+    structured(
         "moe_grouped_matmul",
         "MOE_GROUPED_MATMUL",
         (
@@ -306,7 +108,7 @@ _QUANTISATION = (
         Attr("mode", one_of(moe_grouped_matmul_mode), moe_grouped_matmul_mode.NONE),
         Attr("top_k", INT, 0),
     ),
-    _row(
+    structured(
         "moe_grouped_matmul_bwd",
         "MOE_GROUPED_MATMUL_BWD",
         ports("doutput", "token", "first_token_offset"),
@@ -402,7 +204,7 @@ _CONV = (
 )
 
 _CONVOLUTIONS = (
-    _row(
+    structured(
         "conv_fprop",
         "CONV_FPROP",
         ports("image", "weight"),
@@ -415,7 +217,7 @@ _CONVOLUTIONS = (
         ),
         *_CONV,
     ),
-    _row(
+    structured(
         "conv_dgrad",
         "CONV_DGRAD",
         ports("loss", "filter"),
@@ -432,7 +234,7 @@ _CONVOLUTIONS = (
         ),
         *_CONV,
     ),
-    _row(
+    structured(
         "conv_wgrad",
         "CONV_WGRAD",
         ports("image", "loss"),
@@ -489,7 +291,7 @@ def _joined(view: NodeView) -> Dim | None:
 
 
 _MOVES = (
-    _row(
+    structured(
         "reshape",
         "RESHAPE",
         ports("input"),
@@ -497,21 +299,21 @@ _MOVES = (
         Attr("reshape_mode", one_of(reshape_mode), reshape_mode.VIEW_ONLY),
         has_compute_data_type=False,
     ),
-    _row(
+    structured(
         "slice",
         "SLICE",
         ports("input"),
         (Output("OUT_0", Shape("the length of every slice", _sliced), data_type="input"),),
         Attr("slices", SLICES, required=True),
     ),
-    _row(
+    structured(
         "transpose",
         "TRANSPOSE",
         ports("input"),
         (Output("OUT_0", Shape("input's extents in the order of permutation", _transposed)),),
         Attr("permutation", INTS, required=True),
     ),
-    _row(
+    structured(
         "concatenate",
         "CONCATENATE",
         (Port("inputs", is_list=True),),
@@ -520,7 +322,7 @@ _MOVES = (
         Attr("in_place_index", INT),
         has_compute_data_type=False,
     ),
-    _row(
+    structured(
         "rope",
         "ROPE",
         ports("input", "freqs"),
@@ -528,7 +330,7 @@ _MOVES = (
         Attr("output_scale", FLOAT, 1.0),
         Attr("rope_dim", INT, 0),
     ),
-    _row(
+    structured(
         "rope_backward",
         "ROPE_BWD",
         ports("dY", "freqs"),
@@ -538,4 +340,4 @@ _MOVES = (
     ),
 )
 
-ROWS = (*_NORMS, *_QUANTISATION, *_CONVOLUTIONS, *_MOVES)
+ROWS = (*_QUANTISATION, *_CONVOLUTIONS, *_MOVES)

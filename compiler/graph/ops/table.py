@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from cudnn_aot.compiler.graph.op import Op
-from cudnn_aot.compiler.graph.ops import attention, linear_attention, matmul, pointwise, structured
+from cudnn_aot.compiler.graph.ops import (
+    attention,
+    linear_attention,
+    matmul,
+    norms,
+    pointwise,
+    structured,
+)
 from cudnn_aot.errors import InvalidGraphError
 
 OPS: dict[str, Op] = {
     row.name: row
-    for module in (matmul, pointwise, structured, attention, linear_attention)
+    for module in (matmul, pointwise, norms, structured, attention, linear_attention)
     for row in module.ROWS
 }
 

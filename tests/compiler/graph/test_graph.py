@@ -204,3 +204,24 @@ def test_what_belongs_to_a_device_is_accepted_or_refused_by_meaning():
     )
     with pytest.raises(cudnnGraphNotSupportedError, match="come from the target"):
         new_graph(sm_count=80)
+
+
+def test_the_frontend_s_way_to_look_at_a_graph():
+    graph, a, b, y = chain()
+    graph.validate()
+    assert (graph.get_inputs(), graph.get_outputs()) == ([a, b], [y])
+    assert dict(graph.context)["io_data_type"] is BF16
+    seen = graph.inspect()
+    assert seen["context"]["compute_data_type"] == "FLOAT"
+    assert [(node["type"], node["op"]) for node in seen["nodes"]] == [
+        ("MATMUL", "matmul"),
+        ("POINTWISE", "relu"),
+    ]
+    assert seen["nodes"][1]["outputs"] == {"OUT_0": y.uid}
+    assert seen["tensors"][y.uid] == {
+        "name": "relu.0::OUT_0",
+        "dim": [1, 4, 16],
+        "stride": [64, 16, 1],
+        "data_type": "BFLOAT16",
+        "is_virtual": False,
+    }
