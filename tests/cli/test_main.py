@@ -21,12 +21,14 @@ def test_help_is_quick_and_lists_every_command() -> None:
         done = run_cli("--help")
         seconds.append(time.perf_counter() - started)
     assert done.returncode == 0
-    for command in ("build", "ls", "show", "verify", "run", "targets", "doctor"):
+    for command in ("record", "build", "ls", "show", "verify", "run", "targets", "doctor"):
         assert f"  {command} " in done.stdout
     assert statistics.median(seconds) < 0.25
 
 
-@pytest.mark.parametrize("command", ["build", "ls", "show", "verify", "run", "targets", "doctor"])
+@pytest.mark.parametrize(
+    "command", ["record", "build", "ls", "show", "verify", "run", "targets", "doctor"]
+)
 def test_every_command_has_help_and_json(command: str) -> None:
     done = run_cli(command, "--help")
     assert done.returncode == 0

@@ -97,6 +97,19 @@ def test_programs_that_are_not_python(tmp_path: Path, env: dict[str, str]) -> No
     assert "1 graph from 1 process" in done.stderr
 
 
+def test_the_processes_of_torchrun(tmp_path: Path, env: dict[str, str]) -> None:
+    pytest.importorskip("torch", reason="torchrun is torch's")
+    text = "import os\nfrom cudnn import mm\nmm(8 << int(os.environ['RANK'])).build()\n"
+    script = program(tmp_path, text)[-1]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    done = run_cli(
+        "record", "-o", tmp_path / "g", "--json", "--", *launcher, "--standalone", script, env=env
+    )
+    assert done.returncode == 0, done.stderr
+    (graph,) = json.loads(done.stdout)["graphs"]
+    assert sorted(shape["symbols"]["M"] for shape in graph["shapes"]) == [8, 16]
+
+
 def test_usage(tmp_path: Path) -> None:
     folder = tmp_path / "g"
     assert_one_line_error(run_cli("record", "-o", folder), 2, "a program to run, after --")
