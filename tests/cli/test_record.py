@@ -142,7 +142,9 @@ def test_a_failing_output_keeps_the_records(tmp_path: Path, env: dict[str, str])
         tmp_path,
         f"import os\nfrom cudnn import mm\nmm(4).build()\nos.rename({str(folder)!r}, 'm')\n",
     )
-    done = run_cli("record", "-o", folder, *command, env=env, cwd=tmp_path)
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    done = run_cli("record", "-o", folder, *command, env=env | {"TMPDIR": str(kept)}, cwd=tmp_path)
     assert done.returncode == 1
     line = next(line for line in done.stderr.splitlines() if line.startswith("error: "))
     spool = line.rsplit(" ", 1)[-1]
