@@ -40,7 +40,7 @@ def uses_of(recorded: RecordedGraph) -> tuple[list[Use], list[str]]:
     """
     if not recorded.calls:
         graph = read_graph(recorded)
-        graph_json.dumps(graph)  # what cannot be written is not read either
+        graph_json.loads(graph_json.dumps(graph))  # a file that does not read back is no use
         return [Use(graph, recorded.built, recorded.executed)], []
     graph = read_graph(recorded, is_override_shape_enabled=False)
     uses = [Use(graph, recorded.built, recorded.executed)]

@@ -4,6 +4,10 @@ A class is a graph's structure: ops, attributes, data types, wiring, the uids of
 nothing of names, extents and strides. The graphs of one class become one graph with symbols where
 one can be found of which every one of them is a case, which is checked by putting the numbers back;
 where layouts differ, one graph per layout.
+
+Extents along which a tensor is contiguous, such as features and head dimensions, are mostly a
+model's configuration, and kernels are chosen by them. Where other extents vary as well and only a
+few combinations of these occur, each combination is a graph of its own.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from cudnn_aot.compiler.recorder.symbolize import (
     Geometry,
     LayoutError,
     Samples,
+    contiguous_extent,
     fit,
     layout_signature,
 )
@@ -41,6 +46,7 @@ _AXES = {
     ("conv_fprop", "image"): ("N", "C", "H", "W"),
 }
 _MAX_NAME = 80
+_MAX_CONFIGURATIONS = 16  # beyond it, contiguous extents are symbols like any other
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,9 +225,27 @@ class _Class:
 
     def groups(self) -> list[_Group]:
         """As few groups as were found, heaviest first."""
+        return [group for part in self._configurations() for group in self._by_layout(part)]
+
+    def _configurations(self) -> list[list[int]]:
+        """The samples by their contiguous extents, or all together (see the module)."""
+        rows = self.samples.rows
+        everything = list(range(len(rows)))
+        columns = zip(*(tuple(e for g in row for e in g.dim) for row in rows), strict=True)
+        varying = {column for column in columns if len(set(column)) > 1}
+        parts: dict[Any, list[int]] = {}
+        for index, row in enumerate(rows):
+            key = tuple(contiguous_extent(geometry) for geometry in row)
+            parts.setdefault(key, []).append(index)
+        if len(varying) < 2 or len(parts) > _MAX_CONFIGURATIONS:
+            return [everything]
+        return list(parts.values())
+
+    def _by_layout(self, indices: Sequence[int]) -> list[_Group]:
         by_signature: dict[Any, list[int]] = {}
-        for index, row in enumerate(self.samples.rows):
-            by_signature.setdefault(layout_signature(row), []).append(index)
+        for index in indices:
+            signature = layout_signature(self.samples.rows[index])
+            by_signature.setdefault(signature, []).append(index)
         weight = self.samples.weights
         parts = sorted(
             by_signature.values(), key=lambda part: (-sum(weight[i] for i in part), part)

@@ -199,6 +199,12 @@ def _free_name(wanted: str, taken: Iterable[str]) -> str:
     return next(name for name in itertools.chain([wanted], numbered) if name not in used)
 
 
+def contiguous_extent(geometry: Geometry) -> int:
+    """The extent of the last axis of stride 1; 1 where there is none."""
+    steps = zip(geometry.dim, geometry.stride, strict=True)
+    return next((extent for extent, step in reversed(list(steps)) if step == 1), 1)
+
+
 def layout_signature(row: Sequence[Geometry]) -> tuple[object, ...]:
     """What of a sample's strides does not depend on how large its extents are.
 

@@ -117,6 +117,29 @@ def test_another_structure_is_another_class(other: Graph) -> None:
     assert len(merge([Use(gemm(5), 1, 0), Use(other, 1, 0)])) == 2
 
 
+def test_the_weights_of_a_model_stay_numbers() -> None:
+    """Two layers at many row counts: a graph each with symbolic rows, not one of symbols alone."""
+    graphs = [gemm(m, k=k, n=n) for m in (1, 7, 300) for k, n in ((64, 32), (128, 96))]
+    merged = merge([Use(graph, 1, 0) for graph in graphs])
+    assert [list(item.graph.symbols) for item in merged] == [["M"], ["M"]]
+    assert {item.graph.tensors[2].dim for item in merged} == {(1, 64, 32), (1, 128, 96)}
+    assert_covers(merged, graphs)
+
+
+def test_one_extent_that_varies_is_a_symbol_whatever_it_is() -> None:
+    graphs = [gemm(5, n=n) for n in (32, 40, 96)]
+    (merged,) = merge([Use(graph, 1, 0) for graph in graphs])
+    assert list(merged.graph.symbols) == ["N"]
+    assert_covers([merged], graphs)
+
+
+def test_contiguous_extents_of_many_values_are_symbols() -> None:
+    graphs = [gemm(m, n=n) for m, n in zip(range(1, 30), range(40, 69), strict=True)]
+    (merged,) = merge([Use(graph, 1, 0) for graph in graphs])
+    assert list(merged.graph.symbols) == ["M", "N"]
+    assert_covers([merged], graphs)
+
+
 def test_names_and_order_do_not_make_a_class() -> None:
     graphs = [gemm(m, name=f"step{m}", names=(f"a{m}", "w")) for m in range(2, 9)]
     assert len({class_digest(graph) for graph in graphs}) == 1
