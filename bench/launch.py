@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import json
 import statistics
 import subprocess
 import tempfile
@@ -62,7 +63,7 @@ def tvm_ffi_call(reader: StoreReader, folder: str, buffers: dict[int, Any]) -> C
     import tvm_ffi
 
     pointer = reader.pointer("h200", reader.name("h200", NAME)["graph_key"])
-    record = reader.plan_record(pointer["records"][0])
+    record = json.loads(reader.blob(pointer["records"][0]))
     kernel = record["table"]["branches"]["tma"]["steps"][0]["kernel"]
     library = Path(folder) / "kernel.so"
     library.write_bytes(reader.blob(record["kernels"][kernel]["blob"]))

@@ -34,7 +34,13 @@ HOST_FEATURES: Mapping[str, tuple[str, ...]] = {
 
 
 def bind_environment(gpu_arch: str) -> None:
-    """Leave the DSL one variable, the arch: some of its variables change bytes, some break it."""
+    """Leave the DSL one variable, the arch: some of its variables change bytes, some break it.
+
+    torch is kept out: tvm-ffi imports it where it is installed, which asks the driver and may build
+    an extension.
+    """
+    # None is how Python spells "not importable".
+    sys.modules["torch"] = None  # type: ignore[assignment]
     for name in [name for name in os.environ if name.startswith("CUTE_DSL_")]:
         del os.environ[name]
     os.environ["CUTE_DSL_ARCH"] = gpu_arch or HOST_KERNEL_ARCH
@@ -60,6 +66,8 @@ def bind_flavor(flavor: str, libraries: Path) -> None:
     import cutlass._mlir._mlir_libs as parent
 
     parent._cutlass_ir = module
+    for late in ("cutlass.cute", "tvm_ffi"):  # now, and not in the middle of the first kernel
+        importlib.import_module(late)
     if sys.modules[name] is not module:
         raise ImportError("the DSL replaced the code generator that was bound")
 

@@ -1,9 +1,12 @@
 """Linking one kernel's object into the shared object that is stored, and judging the result.
 
-A GPU kernel is linked with the DSL's static device runtime and with no library at all: its few
-libc symbols carry no version and bind to whatever libc the process has. A host kernel is linked
-with libm and libc. Both export ``__tvm_ffi_*`` and nothing else. A linked kernel is refused when it
+No library of the build machine is linked in, so its glibc leaves no trace: symbols of libc and libm
+carry no version and bind to what the serving process has. A GPU kernel is linked with the DSL's
+static device runtime. A host kernel that calls libm names it as a needed library, by way of a
+stand-in that has the names and no code: the real one would pin the newest version of each function,
+and ``exp`` of a new glibc does not load on an old one. A linked kernel is refused when it
 
+- exports anything but ``__tvm_ffi_*``,
 - needs a symbol that the serving runtime does not provide,
 - needs a glibc above ``GLIBC_FLOOR``,
 - holds host instructions above the level that it is stored for.
@@ -60,11 +63,13 @@ _LIBM = frozenset(
     ).split()
     for suffix in ("", "f")
 )
+# All others are in every glibc; a symbol without a version cannot say so itself.
+_LIBM_SINCE = {"roundeven": (2, 25), "roundevenf": (2, 25)}
 
 
 @dataclass(frozen=True, slots=True)
 class Linked:
-    """A shared object's bytes and the lowest glibc that has its symbols ("" when none is named)."""
+    """A shared object's bytes and the lowest glibc that has its symbols ("" when any has)."""
 
     data: bytes
     glibc_min: str
@@ -80,7 +85,7 @@ def link(kernel: Path, output: Path, flavor: str, gpu: bool, host_level: str) ->
     """
     script = output.with_suffix(".map")
     script.write_text(_EXPORTS)
-    libraries = [str(device_runtime(flavor))] if gpu else ["-lm", "-lc"]
+    libraries = [device_runtime(flavor) if gpu else _libm_names(output.with_name("libm-names.so"))]
     _run(
         [
             compiler(),
@@ -89,7 +94,7 @@ def link(kernel: Path, output: Path, flavor: str, gpu: bool, host_level: str) ->
             "-o",
             str(output),
             str(kernel),
-            *libraries,
+            *map(str, libraries),
         ],
         "link",
     )
@@ -98,6 +103,26 @@ def link(kernel: Path, output: Path, flavor: str, gpu: bool, host_level: str) ->
     check_symbols(imports, elf.exported_symbols(data), gpu)
     check_instructions(output, host_level)
     return Linked(data, _glibc(imports))
+
+
+def _libm_names(output: Path) -> Path:
+    """A shared object called libm.so.6 that defines the names of libm, without versions."""
+    source = output.with_suffix(".s")
+    lines = [f".globl {name}\n.type {name}, @function\n{name}:" for name in sorted(_LIBM)]
+    source.write_text("\n".join([".text", *lines, '.section .note.GNU-stack,""']) + "\n")
+    _run(
+        [
+            compiler(),
+            "-shared",
+            "-nostdlib",
+            "-Wl,-soname,libm.so.6",
+            "-o",
+            str(output),
+            str(source),
+        ],
+        "make a stand-in for libm",
+    )
+    return output
 
 
 def compiler() -> str:
@@ -137,6 +162,7 @@ def check_symbols(imports: list[elf.Import], exports: list[str], gpu: bool) -> N
 
 def _glibc(imports: list[elf.Import]) -> str:
     versions = [_version(symbol.version) for symbol in imports if symbol.version]
+    versions += [_LIBM_SINCE[symbol.name] for symbol in imports if symbol.name in _LIBM_SINCE]
     return ".".join(map(str, max(versions))) if versions else ""
 
 
@@ -152,8 +178,11 @@ def _run(command: list[str], what: str) -> str:
     except OSError as error:
         raise CompileError(f"cannot {what} with {command[0]}: {error.strerror}") from None
     if done.returncode != 0:
-        lines = [line for line in done.stderr.splitlines() if line.strip()]
-        reason = next((line for line in lines if "error" in line or "undefined" in line), None)
+        # collect2 only counts what ld has said before it
+        said = [line for line in done.stderr.splitlines() if line.strip()]
+        lines = [line for line in said if not line.startswith("collect2:")] or said
+        telling = ("error", "undefined", "failed")
+        reason = next((line for line in lines if any(word in line for word in telling)), None)
         reason = reason or (lines[0] if lines else f"exit code {done.returncode}")
         raise CompileError(f"cannot {what} with {command[0]}: {reason.strip()}")
     return done.stdout

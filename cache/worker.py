@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import json
 import linecache
 import os
@@ -130,6 +131,7 @@ def compile_kernel(job: Mapping[str, Any], gpu_arch: str, guard: Guard) -> dict[
         _forget_recipes()
         guard.start(closure, Path(job["output"]))
         try:
+            _import_sources(closure)
             smem_bytes = export.export(
                 module,
                 function,
@@ -173,6 +175,16 @@ def _forget_recipes() -> None:
     for name in [name for name in sys.modules if name.startswith(f"{RECIPES}.")]:
         del sys.modules[name]
     linecache.clearcache()
+
+
+def _import_sources(closure: SourceClosure) -> None:
+    """Import every module of the closure from its source: byte code can be stale."""
+    sys.pycache_prefix = os.devnull
+    try:
+        for name, _ in closure.modules:
+            importlib.import_module(name)
+    finally:
+        sys.pycache_prefix = None
 
 
 def _check_loaded(closure: SourceClosure) -> None:
@@ -222,7 +234,6 @@ def main(argv: list[str] | None = None) -> None:
         )
         add_recipe_folders(arguments.recipes)
         guard = Guard(arguments.home)
-        sys.pycache_prefix = os.devnull  # project sources are read, not what was cached of them
     except BaseException as error:
         traceback.print_exc()
         reply({"fatal": one_line(error)})

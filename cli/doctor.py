@@ -44,7 +44,10 @@ def doctor(store: str | None, as_json: bool) -> int:
     Exit code 1 if a part that serving needs is broken or the store is not readable.
     """
     choice = choose_store(store)
-    findings = [*_python(), *_native(), *_distributions(), *_compilers(), *_cuda(), *_host()]
+    native = _native()
+    findings = [*_python(), *native, *_distributions(), *_linker(), *_cuda()]
+    if native[0].well:
+        findings += _host()
     store_findings = _store(choice)
     if as_json:
         print_json(
@@ -105,7 +108,7 @@ def _distributions() -> list[_Finding]:
     return findings
 
 
-def _compilers() -> list[_Finding]:
+def _linker() -> list[_Finding]:
     linker = os.environ.get("CC") or "cc"
     found = shutil.which(linker)
     if found is None:
@@ -121,6 +124,8 @@ def _cuda() -> list[_Finding]:
         from cudnn_aot.runtime import cudart
 
         findings.append(_Finding("libcudart", cudart.find()))
+    except ImportError:
+        pass  # the native part is missing, which has its own line
     except Error as error:
         findings.append(_Finding("libcudart", "not found", False, str(error)))
     try:
@@ -136,7 +141,9 @@ def _cuda() -> list[_Finding]:
 
 
 def _host() -> list[_Finding]:
-    return [_Finding("host", f"{platform.machine()} {platform.libc_ver()[1]}")]
+    from cudnn_aot.runtime.requirements import glibc_version, host_level, host_triple
+
+    return [_Finding("host", f"{host_triple()} {host_level()}, glibc {glibc_version()}")]
 
 
 def _store(choice: StoreChoice) -> list[_Finding]:

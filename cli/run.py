@@ -17,7 +17,7 @@ from cudnn_aot.cli.options import (
     target_option,
 )
 from cudnn_aot.cli.table import format_table, plural
-from cudnn_aot.errors import Error, NotInStoreError, UsageError
+from cudnn_aot.errors import Error, NotInStoreError, StoreError, UsageError
 
 if TYPE_CHECKING:
     from cudnn_aot.cli.operands import Operands
@@ -94,7 +94,10 @@ def run(
     choice = choose_store(store)
     reader = StoreReader(choice.path)
     given = _parse_symbols(symbols)
-    chosen = _all_names(reader, target) if everything else [(name, target) for name in names]
+    if everything:
+        chosen = _all_names(reader, target)
+    else:
+        chosen = [(name, target or _only_target(reader, name)) for name in names]
     runner = _Runner(reader, given, strict=not everything, seed=seed, bench=bench, device=device)
     outcomes = []
     for name, owner in chosen:
@@ -104,7 +107,7 @@ def run(
             click.echo(f"error: {name}: {outcome.fault}", err=True)
     if as_json:
         print_json({"store": str(choice.path), "runs": [o.to_json() for o in outcomes]})
-    else:
+    elif any(outcome.engine for outcome in outcomes):
         click.echo(_report(outcomes, bench))
     if len(outcomes) == 1 and runner.last_error is not None:
         return runner.last_error.exit_code
@@ -154,7 +157,7 @@ class _Runner:
             given = {symbol: v for symbol, v in given.items() if symbol in graph.symbols}
         symbols = ops.choose_symbols(graph, given)
         operands = ops.make_operands(graph, symbols, self._seed)
-        execute = _on_cpu if plan.table["device"] == "cpu" else _on_device
+        execute = _on_cpu if plan.device == "cpu" else _on_device
         microseconds = execute(plan, operands, symbols, self._device, self._bench)
         worst, correct = ops.compare(graph, operands, symbols)
         return _Outcome(
@@ -259,6 +262,13 @@ def _parse_symbols(texts: tuple[str, ...]) -> dict[str, int]:
     return symbols
 
 
+def _only_target(reader: StoreReader, name: str) -> str | None:
+    owners = [owner for owner, known in reader.names() if known == name]
+    if len(owners) > 1:
+        raise UsageError(f"{name!r} is stored for {', '.join(owners)}: pass --target")
+    return owners[0] if owners else None
+
+
 def _all_names(reader: StoreReader, target: str | None) -> list[tuple[str, str | None]]:
     owners = sorted({owner for owner, _ in reader.names()})
     if target is None and len(owners) > 1:
@@ -268,11 +278,16 @@ def _all_names(reader: StoreReader, target: str | None) -> list[tuple[str, str |
         held = ", ".join(owners) or "none"
         raise NotInStoreError(f"no plan for target {chosen!r}: the store holds plans for {held}")
     names = [name for owner, name in reader.names() if owner == chosen]
-    return [
-        (name, chosen)
-        for name in names
-        if reader.pointer(chosen, reader.name(chosen, name)["graph_key"])["status"] == "built"
-    ]
+    return [(name, chosen) for name in names if not _is_declined(reader, chosen, name)]
+
+
+def _is_declined(reader: StoreReader, target: str, name: str) -> bool:
+    """Whether there is nothing to run; a damaged entry is left to whoever runs it to report."""
+    try:
+        pointer = reader.pointer(target, reader.name(target, name)["graph_key"])
+    except StoreError:
+        return False
+    return pointer.get("status") == "declined"
 
 
 def _report(outcomes: list[_Outcome], bench: bool) -> str:

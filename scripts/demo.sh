@@ -5,8 +5,11 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 store=${1:-demo_store}
 
-say() { printf '\n$ %s\n' "$*"; "$@"; }
+say() { printf '\n$ cudnn-aot %s\n' "$*"; }
 
-say cudnn-aot build examples/graphs/*.json --target h200,cpu --store "$store"
-say cudnn-aot verify --store "$store"
-say cudnn-aot run --all --target cpu --store "$store"
+say "build examples/graphs/*.json --target h200,cpu --store $store"
+cudnn-aot build examples/graphs/*.json --target h200,cpu --store "$store"
+say "verify --store $store"
+cudnn-aot verify --store "$store"
+say "run --all --target cpu --bench --store $store"
+cudnn-aot run --all --target cpu --bench --store "$store"

@@ -57,7 +57,7 @@ fi
 step 'GPU tests' "$python" -m pytest -q -m gpu tests/gpu "$@"
 if ((bench)); then
   for script in bench/*.py; do
-    [[ -e $script ]] && step "$script" "$python" "$script"
+    [[ -e $script ]] && step "$script" "$python" "$script" --store "$folder/store"
   done
 fi
 

@@ -64,7 +64,7 @@ def failure_line(error: Exception) -> str:
     if os.environ.get("CUDNN_AOT_DEBUG") == "1" and not isinstance(error, Error | OSError):
         raise error
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror.lower()}" if error.filename else error.strerror
+        return (f"{error.filename}: " if error.filename else "") + error.strerror.lower()
     text = " ".join(str(error).split())
     if isinstance(error, Error):
         return text

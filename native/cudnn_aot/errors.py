@@ -30,7 +30,7 @@ class FrozenGraphError(Error, RuntimeError):
 
 
 class cudnnGraphNotSupportedError(Error):  # noqa: N801  (the name that programs already catch)
-    """No engine takes the graph; the message carries every engine's reason, ``reasons`` one each."""
+    """No engine takes the graph; the message carries every reason, ``reasons`` one each."""
 
     exit_code = 3
 

@@ -60,21 +60,6 @@ bool Bind(void* handle, const char* name, F* out) {
   return *out != nullptr;
 }
 
-// The path of a libcudart that some library of this process brought along, under any name.
-std::string FindLoaded() {
-  std::string found;
-  dl_iterate_phdr(
-      [](dl_phdr_info* info, size_t, void* out) {
-        const char* slash = std::strrchr(info->dlpi_name, '/');
-        const char* base = slash == nullptr ? info->dlpi_name : slash + 1;
-        if (std::strncmp(base, "libcudart", 9) != 0) return 0;
-        *static_cast<std::string*>(out) = info->dlpi_name;
-        return 1;
-      },
-      &found);
-  return found;
-}
-
 bool TryLoad(const std::string& name) {
   // Global, because kernels name no libcudart: they bind to whichever one is visible.
   void* handle = dlopen(name.c_str(), RTLD_LAZY | RTLD_GLOBAL);
@@ -176,6 +161,20 @@ int Attribute(int attribute, int device) {
 
 }  // namespace
 
+std::string FindLoadedRuntime() {
+  std::string found;
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, size_t, void* out) {
+        const char* slash = std::strrchr(info->dlpi_name, '/');
+        const char* base = slash == nullptr ? info->dlpi_name : slash + 1;
+        if (std::strncmp(base, "libcudart", 9) != 0) return 0;
+        *static_cast<std::string*>(out) = info->dlpi_name;
+        return 1;
+      },
+      &found);
+  return found;
+}
+
 std::string LoadRuntime(const std::string& path) {
   std::lock_guard<std::mutex> lock(mutex);
   if (loaded.load()) return runtime_path;
@@ -187,7 +186,7 @@ std::string LoadRuntime(const std::string& path) {
     }
     return runtime_path;
   }
-  std::string in_process = FindLoaded();
+  std::string in_process = FindLoadedRuntime();
   if (!in_process.empty() && TryLoad(in_process)) return runtime_path;
   for (const char* name : {"libcudart.so.13", "libcudart.so.12", "libcudart.so"}) {
     if (TryLoad(name)) return runtime_path;
@@ -211,6 +210,7 @@ int CurrentDevice() {
   RefuseAfterFork();
   int device = 0;
   int code = runtime.get_device(&device);
+  used.store(true);
   if (code != kSuccess) {
     runtime.get_last_error();
     throw RequirementFailure("no CUDA device: " + ErrorText(code));

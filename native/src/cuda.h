@@ -8,6 +8,9 @@ namespace cudnn_aot::cuda {
 
 constexpr int kMaxDevices = 64;
 
+// The path of a libcudart that this process has already loaded, under whatever name; "" if none.
+std::string FindLoadedRuntime();
+
 // Makes a libcudart visible to kernels: the one at `path`, or with an empty path the one that
 // the process has already loaded, else one on the system's search path. Returns its path, or ""
 // when an empty path found none; throws RequirementFailure when `path` did not load. Once one is

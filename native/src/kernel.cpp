@@ -1,6 +1,7 @@
 #include "kernel.h"
 
 #include <dlfcn.h>
+#include <elf.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -38,6 +39,26 @@ class Descriptor {
  private:
   int fd_;
 };
+
+// The dynamic loader trusts a library's headers and faults on pages that are not there.
+void RequireWholeLibrary(std::string_view bytes) {
+  Elf64_Ehdr header;
+  if (bytes.size() < sizeof header || bytes.compare(0, SELFMAG, ELFMAG) != 0) {
+    throw LaunchFailure("kernel did not load: it is no ELF library");
+  }
+  std::memcpy(&header, bytes.data(), sizeof header);
+  if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_phentsize != sizeof(Elf64_Phdr)) {
+    throw LaunchFailure("kernel did not load: it is no 64-bit ELF library");
+  }
+  bool whole = header.e_phoff <= bytes.size() &&
+               header.e_phnum * sizeof(Elf64_Phdr) <= bytes.size() - header.e_phoff;
+  for (int i = 0; whole && i < header.e_phnum; ++i) {
+    Elf64_Phdr segment;
+    std::memcpy(&segment, bytes.data() + header.e_phoff + i * sizeof segment, sizeof segment);
+    whole = segment.p_offset <= bytes.size() && segment.p_filesz <= bytes.size() - segment.p_offset;
+  }
+  if (!whole) throw LaunchFailure("kernel did not load: the library is cut short");
+}
 
 bool WriteAll(int fd, std::string_view bytes) {
   while (!bytes.empty()) {
@@ -119,6 +140,7 @@ std::shared_ptr<const Kernel> LoadKernel(std::string_view bytes, const std::stri
   std::lock_guard<std::mutex> lock(mutex);
   void*& handle = (*libraries)[digest];
   if (handle == nullptr) {
+    RequireWholeLibrary(bytes);
     std::string error;
     handle = OpenFromMemory(bytes, ++serial, &error);
     if (handle == nullptr) handle = OpenFromFile(bytes, &error);

@@ -27,6 +27,12 @@ py::object LoadCudart(const py::object& path) {
   return py::str(loaded);
 }
 
+py::object LoadedCudart() {
+  std::string found = cuda::FindLoadedRuntime();
+  if (found.empty()) return py::none();
+  return py::str(found);
+}
+
 py::dict DeviceAttributes(int device) {
   cuda::Attributes found = cuda::DeviceAttributes(device);
   py::dict out;
@@ -68,6 +74,7 @@ PYBIND11_MODULE(_native, m) {
       },
       py::arg("data"), py::arg("symbol"));
   m.def("load_cudart", &LoadCudart, py::arg("path") = py::none());
+  m.def("loaded_cudart", &LoadedCudart);
   m.def("current_device", &cuda::CurrentDevice);
   m.def("device_attributes", &DeviceAttributes, py::arg("device"));
 }

@@ -1,6 +1,7 @@
 #include "objects.h"
 
 #include <cstring>
+#include <deque>
 #include <string>
 
 #include "error.h"
@@ -152,6 +153,7 @@ bool FromPyBuffer(PyObject* object, Pins* pins, Buffer* out) {
   int64_t* axes = pins->NewAxes(2 * static_cast<size_t>(view->ndim));
   for (int axis = 0; axis < view->ndim; ++axis) {
     axes[axis] = view->shape[axis];
+    if (view->strides == nullptr) continue;  // ctypes gives none, though they were asked for
     Py_ssize_t stride = view->strides[axis];
     if (view->itemsize == 0 || stride % view->itemsize != 0) {
       PyErr_SetString(PyExc_TypeError, "buffer strides are no multiple of its element size");
@@ -160,7 +162,7 @@ bool FromPyBuffer(PyObject* object, Pins* pins, Buffer* out) {
     axes[view->ndim + axis] = stride / view->itemsize;
   }
   out->shape = axes;
-  out->strides = axes + view->ndim;
+  out->strides = view->strides == nullptr ? nullptr : axes + view->ndim;
   return true;
 }
 
@@ -369,7 +371,7 @@ Value ValueAt(PyObject* object, const std::string& place, int depth) {
 Pins::~Pins() {
   for (size_t i = 0; i < num_objects_; ++i) Py_DECREF(objects_[i]);
   for (PyObject* object : more_objects_) Py_DECREF(object);
-  for (Py_buffer& view : views_) PyBuffer_Release(&view);
+  for (const auto& view : views_) PyBuffer_Release(view.get());
   for (DLManagedTensorVersioned* tensor : tensors_) {
     if (tensor->deleter != nullptr) tensor->deleter(tensor);
   }
@@ -404,6 +406,10 @@ void DescribeBuffer(PyObject* object, const char* what, Pins* pins, Buffer* out)
     case Protocol::kNone:
       break;
   }
+  // An instance may carry what its type does not.
+  for (const char* attribute : {"__cuda_array_interface__", "__array_interface__"}) {
+    if (HasAttribute(object, attribute)) return FromInterface(object, attribute, what, pins, out);
+  }
   TypeFailure(what, std::string("got a ") + Py_TYPE(object)->tp_name +
                         ", want a tensor (DLPack, __cuda_array_interface__ or the buffer "
                         "protocol), an address or None");
@@ -432,9 +438,12 @@ void DescribeNumber(PyObject* object, const DType& dtype, const char* what, Pins
   if (buffer.device.device_type != kDLCPU && buffer.device.device_type != kDLCUDAHost) {
     TypeFailure(what, "got a number in device memory, want it in host memory");
   }
-  bool own = buffer.dtype.code == kDLFloat || buffer.dtype.code == kDLBfloat ||
-             buffer.dtype.code == dtype.dl.code || dtype.dl.bits != buffer.dtype.bits ||
-             !dtype.is_float();
+  // Without a bfloat16 of its own, NumPy carries the bits as uint16 or as opaque bytes.
+  bool bits = dtype.dl.code == kDLBfloat && buffer.dtype.code == kDLUInt && buffer.dtype.bits == 16;
+  bool own = !bits && buffer.dtype.code != kDLOpaqueHandle;
+  if (!own && buffer.dtype.bits != dtype.dl.bits) {
+    TypeFailure(what, "got " + Describe(buffer.dtype) + ", want a number");
+  }
   if (!LoadNumber(own ? buffer.dtype : dtype.dl, buffer.data, &out->number, &out->integer,
                   &out->is_integer)) {
     TypeFailure(what, "got " + Describe(buffer.dtype) + ", want a number");

@@ -3,7 +3,7 @@
 
 #include <Python.h>
 
-#include <deque>
+#include <memory>
 #include <vector>
 
 #include "pack.h"
@@ -31,20 +31,21 @@ class Pins {
       more_objects_.push_back(object);
     }
   }
-  Py_buffer* NewView() { return &views_.emplace_back(); }
+  Py_buffer* NewView() { return views_.emplace_back(new Py_buffer).get(); }
   void DropView() { views_.pop_back(); }
   void Keep(DLManagedTensorVersioned* tensor) { tensors_.push_back(tensor); }
-  int64_t* NewAxes(size_t count) { return axes_.emplace_back(count).data(); }
+  int64_t* NewAxes(size_t count) { return axes_.emplace_back(new int64_t[count]).get(); }
 
  private:
   static constexpr size_t kInline = 24;
 
   PyObject* objects_[kInline];
   size_t num_objects_ = 0;
+  // Empty, and so free of allocation, in the calls that are on the path of a launch.
   std::vector<PyObject*> more_objects_;
-  std::deque<Py_buffer> views_;
+  std::vector<std::unique_ptr<Py_buffer>> views_;
   std::vector<DLManagedTensorVersioned*> tensors_;
-  std::deque<std::vector<int64_t>> axes_;
+  std::vector<std::unique_ptr<int64_t[]>> axes_;
 };
 
 // All functions below throw PythonErrorSet after a Python error and hold the GIL.

@@ -1,6 +1,7 @@
 #include "pack.h"
 
 #include <algorithm>
+#include <cstdio>
 
 #include "arithmetic.h"
 #include "symbols.h"
@@ -126,8 +127,11 @@ void Normaliser::Run() {
   int64_t bytes = CheckedMul(Elements(buffer_), BitsPerSlot(buffer_.dtype)) / 8;
   int64_t declared = DeclaredBytes();
   if (bytes < declared && !operand_.ragged) {
-    Refuse("capacity", operand_, std::to_string(bytes) + " bytes in " + DescribeBuffer(buffer_),
-           std::to_string(declared) + " for " + Declared());
+    // Of the declared rank it says, axis by axis, what it holds: then the extents are wrong.
+    bool same_rank = buffer_.ndim == rank_;
+    Refuse(same_rank ? "extents" : "capacity", operand_,
+           DescribeBuffer(buffer_) + " of " + std::to_string(bytes) + " bytes",
+           Declared() + " of " + std::to_string(declared) + " bytes");
   }
   slot_->nbytes = bytes;
 }
@@ -294,6 +298,13 @@ std::string DeviceName(DLDevice device) {
   }
 }
 
+std::string Hex(const void* address) {
+  char text[32];
+  std::snprintf(text, sizeof text, "0x%llx",
+                static_cast<unsigned long long>(reinterpret_cast<uintptr_t>(address)));
+  return text;
+}
+
 bool FindDevice(const Table& table, const Call& call, DLDevice* device) {
   int first = -1;
   for (size_t i = 0; i < table.operands.size(); ++i) {
@@ -377,6 +388,11 @@ void BindPack(const Table& table, const Call& call, Frame* frame) {
     }
     if (slot.data == nullptr && slot.nbytes > 0) {
       Refuse("presence", operand, "a null address", "a buffer");
+    }
+    auto width = static_cast<uintptr_t>(operand.dtype->bytes());
+    if (reinterpret_cast<uintptr_t>(slot.data) % width != 0) {
+      Refuse("alignment", operand, "address " + Hex(slot.data),
+             "a multiple of the " + std::to_string(width) + " bytes of " + operand.dtype->name);
     }
   }
 }

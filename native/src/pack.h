@@ -113,5 +113,6 @@ std::string List(const int64_t* values, int count);
 bool IsContiguous(const Buffer& buffer);
 bool IsDense(const Buffer& buffer);
 std::string DeviceName(DLDevice device);
+std::string Hex(const void* address);
 
 }  // namespace cudnn_aot

@@ -1,7 +1,6 @@
 #include "plan.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
 
 #include "arithmetic.h"
@@ -11,13 +10,6 @@
 
 namespace cudnn_aot {
 namespace {
-
-std::string Hex(const void* address) {
-  char text[32];
-  std::snprintf(text, sizeof text, "0x%llx",
-                static_cast<unsigned long long>(reinterpret_cast<uintptr_t>(address)));
-  return text;
-}
 
 int64_t RoundUp(int64_t value, int64_t align) {
   return CheckedMul(CeilDivPositive(value, align), align);
@@ -297,55 +289,71 @@ bool Plan::CallKernel(const Branch& branch, const Step& step, bool launch, bool 
                       raised.message);
 }
 
-void Plan::RunFill(const Branch& branch, const Step& step, Frame* frame, void* stream) const {
-  char* data = nullptr;
+Plan::Fill Plan::BindFill(const Branch& branch, const Step& step, const Frame& frame) const {
+  Fill fill;
   int64_t capacity = 0;
   if (step.operand >= 0) {
-    const Slot& slot = frame->slots[step.operand];
-    if (!slot.present) return;
-    data = slot.data;
+    const Slot& slot = frame.slots[step.operand];
+    if (!slot.present) return fill;
+    fill.data = slot.data;
     capacity = slot.nbytes;
   } else {
-    data = frame->workspace + frame->slice_offset[step.slice];
-    capacity = frame->slice_bytes[step.slice];
+    fill.data = frame.workspace + frame.slice_offset[step.slice];
+    capacity = frame.slice_bytes[step.slice];
   }
-  int64_t bytes = table_.pool.Eval(step.bytes, frame->env());
-  if (bytes == 0) return;
-  if (bytes < 0 || bytes > capacity || bytes % step.width != 0) {
+  fill.bytes = table_.pool.Eval(step.bytes, frame.env());
+  if (fill.bytes < 0 || fill.bytes > capacity || fill.bytes % step.width != 0) {
     throw Refusal("capacity",
                   step.operand >= 0 ? table_.operands[step.operand].uid : Refusal::kNoOperand,
-                  "fill in branch '" + branch.name + "': got " + std::to_string(bytes) +
+                  "fill in branch '" + branch.name + "': got " + std::to_string(fill.bytes) +
                       " bytes, want a multiple of " + std::to_string(step.width) + " up to " +
                       std::to_string(capacity));
   }
+  return fill;
+}
+
+void Plan::RunFill(const Step& step, const Fill& fill, const Frame& frame, void* stream) const {
+  if (fill.bytes == 0) return;
   if (table_.cuda) {
-    cuda::Fill(frame->device.device_id, data, step.pattern, step.width, bytes, stream);
+    cuda::Fill(frame.device.device_id, fill.data, step.pattern, step.width, fill.bytes, stream);
     return;
   }
   if (step.width == 1) {
-    std::memset(data, static_cast<int>(step.pattern), static_cast<size_t>(bytes));
+    std::memset(fill.data, static_cast<int>(step.pattern), static_cast<size_t>(fill.bytes));
     return;
   }
-  for (int64_t at = 0; at < bytes; at += step.width) {  // little endian, as the targets are
-    std::memcpy(data + at, &step.pattern, static_cast<size_t>(step.width));
+  for (int64_t at = 0; at < fill.bytes; at += step.width) {  // little endian, as the targets are
+    std::memcpy(fill.data + at, &step.pattern, static_cast<size_t>(step.width));
+  }
+}
+
+void Plan::RunSteps(const Branch& branch, Frame* frame, void* stream) const {
+  if (branch.steps.size() > 1) {
+    // A refusal must find nothing launched, so every step is bound before the first one runs.
+    for (const Step& step : branch.steps) {
+      if (step.kind == Step::Kind::kFill) {
+        BindFill(branch, step, *frame);
+      } else {
+        BuildArgs(branch, step, true, frame);
+      }
+    }
+  }
+  for (const Step& step : branch.steps) {
+    if (step.kind == Step::Kind::kFill) {
+      RunFill(step, BindFill(branch, step, *frame), *frame, stream);
+    } else {
+      BuildArgs(branch, step, true, frame);
+      CallKernel(branch, step, true, true, frame);
+    }
   }
 }
 
 void Plan::Run(Frame* frame, void* stream) const {
   const Branch& branch = table_.branches[frame->branch];
-  auto run = [&] {
-    for (const Step& step : branch.steps) {
-      if (step.kind == Step::Kind::kFill) {
-        RunFill(branch, step, frame, stream);
-        continue;
-      }
-      BuildArgs(branch, step, true, frame);
-      CallKernel(branch, step, true, true, frame);
-    }
-  };
-  if (!table_.cuda) return run();
+  if (branch.steps.empty()) return;
+  if (!table_.cuda) return RunSteps(branch, frame, nullptr);
   ffi::StreamScope scope(frame->device, stream);
-  run();
+  RunSteps(branch, frame, stream);
 }
 
 }  // namespace cudnn_aot

@@ -36,6 +36,11 @@ class Plan {
   void BuildArgs(const Branch& branch, const Step& step, bool launch, Frame* frame) const;
 
  private:
+  struct Fill {
+    char* data = nullptr;
+    int64_t bytes = 0;
+  };
+
   void RunChecks(const Frame& frame) const;
   void ChooseBranch(Frame* frame) const;
   void CarveWorkspace(const Call& call, Frame* frame) const;
@@ -44,7 +49,9 @@ class Plan {
   // With `strict` false, arguments that the kernel's wrapper refuses are reported as false.
   bool CallKernel(const Branch& branch, const Step& step, bool launch, bool strict,
                   Frame* frame) const;
-  void RunFill(const Branch& branch, const Step& step, Frame* frame, void* stream) const;
+  Fill BindFill(const Branch& branch, const Step& step, const Frame& frame) const;
+  void RunFill(const Step& step, const Fill& fill, const Frame& frame, void* stream) const;
+  void RunSteps(const Branch& branch, Frame* frame, void* stream) const;
   bool AssumeCall(int guard, Frame* frame) const;
 
   Table table_;

@@ -27,6 +27,7 @@ struct PlanObject {
   std::vector<std::string> labels;    // "operand 1 'A'", by operand
   std::vector<int> without_defaults;  // operands but for the scalars that have a default
   bool has_kernels;
+  bool has_runtime;  // the hook was asked for the current device once
   std::atomic<bool> ready[cuda::kMaxDevices];
 };
 
@@ -81,6 +82,7 @@ PyObject* New(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   new (&self->without_defaults) std::vector<int>();
   for (auto& ready : self->ready) new (&ready) std::atomic<bool>(false);
   self->on_device = nullptr;
+  self->has_runtime = false;
   auto* object = reinterpret_cast<PyObject*>(self);
   bool done = Guarded(false, [&] {
     Construct(self, args, kwargs);
@@ -109,7 +111,8 @@ void Dealloc(PyObject* object) {
 struct Gathered {
   static constexpr size_t kInline = 16;
 
-  Buffer inline_buffers[kInline];
+  // Raw, since clearing entries that a call does not use costs as much as describing a few.
+  alignas(Buffer) char inline_buffers[kInline * sizeof(Buffer)];
   std::vector<Buffer> more;
   Buffer workspace;
   SymbolValue symbols[kMaxSymbols];
@@ -309,12 +312,11 @@ void EnsureReady(PlanObject* self, int device) {
 
 // The hook with no device yet: it makes a libcudart visible, which tells the current device.
 int CurrentDevice(PlanObject* self) {
-  bool any = false;
-  for (const auto& ready : self->ready) any |= ready.load(std::memory_order_relaxed);
-  if (!any && self->on_device != nullptr) {
+  if (!self->has_runtime && self->on_device != nullptr) {
     PyObject* result = PyObject_CallFunction(self->on_device, "O", Py_None);
     if (result == nullptr) throw PythonErrorSet{};
     Py_DECREF(result);
+    self->has_runtime = true;
   }
   return cuda::CurrentDevice();
 }
@@ -392,10 +394,12 @@ void ParseArguments(const char* function, PyObject* const* args, Py_ssize_t coun
 }
 
 void Gather(const PlanObject* self, PyObject* const* arguments, Gathered* out) {
-  Buffer* buffers = out->inline_buffers;
+  auto* buffers = reinterpret_cast<Buffer*>(out->inline_buffers);
   if (self->uids.size() > Gathered::kInline) {
     out->more.resize(self->uids.size());
     buffers = out->more.data();
+  } else {
+    std::uninitialized_fill_n(buffers, self->uids.size(), Buffer{});
   }
   GatherBindings(self, arguments[kBindings], buffers, &out->pins);
   if (arguments[kWorkspace] != nullptr) {

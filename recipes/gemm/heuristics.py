@@ -17,19 +17,26 @@ from cudnn_aot.recipes.gemm.sm90 import GemmConfig
 
 TILE_K = 64
 # (tile_m, tile_n, cluster_m, cluster_n): two math warpgroups for 128 rows, one for 64.
+# Smaller tiles first: they win ties.
 SM90_TILES = (
-    (128, 256, 2, 1),
-    (128, 128, 2, 1),
-    (64, 256, 1, 1),
+    (64, 64, 1, 1),
     (64, 128, 1, 1),
+    (64, 256, 1, 1),
+    (128, 128, 2, 1),
+    (128, 256, 2, 1),
 )
 SPLITS = (1, 2, 4, 8, 16)
 
 # Dense bf16 WGMMA: 4096 multiply-adds per SM and cycle; a 64-row tile keeps one of two math
 # warpgroups busy.
 MATH_MACS_PER_CYCLE = {128: 4096.0, 64: 3300.0}
-# Operand bytes that one SM takes from L2 per cycle when all SMs pull at once.
-OPERAND_BYTES_PER_CYCLE = 40.0
+# Operand bytes that one SM takes from L2 per cycle.
+OPERAND_BYTES_PER_CYCLE = 64.0
+# All SMs together take this much from memory per cycle (4.2 TB/s at 1.755 GHz).
+MEMORY_BYTES_PER_CYCLE = 2400.0
+# What splitting costs whatever its size: the fill that zeroes the counters, 1.5 us, and the wait
+# for the last block's partial tile.
+SPLIT_CYCLES = 6500.0
 # Pipeline fill, epilogue and store of one tile; writing and reading back a partial element costs
 # more than storing a result.
 TILE_CYCLES = 2200.0
@@ -69,8 +76,10 @@ def rank_sm90(facts: GemmFacts, sm_count: int) -> list[GemmConfig]:
     return sorted(configs, key=lambda config: modelled_cycles(config, m, n, k, batch, sm_count))
 
 
-def modelled_cycles(config: GemmConfig, m: int, n: int, k: int, batch: int, sm_count: int) -> float:
-    """Modelled time of one launch in SM cycles."""
+def modelled_cycles(
+    config: GemmConfig, m: int, n: int, k: int, batch: int, sm_count: int
+) -> tuple[float, float]:
+    """Modelled time of one launch in SM cycles; then, for ties on memory, that of the SMs alone."""
     tiles_m = -(-m // config.tile_m)
     tiles_n = -(-n // config.tile_n)
     clusters_m = -(-tiles_m // config.cluster_m) * config.cluster_m
@@ -83,10 +92,10 @@ def modelled_cycles(config: GemmConfig, m: int, n: int, k: int, batch: int, sm_c
     loaded = 2 * k_item * (rows / config.cluster_n + columns / config.cluster_m)
     cycles = max(math, loaded / OPERAND_BYTES_PER_CYCLE) + TILE_CYCLES
     if config.splits > 1:
+        # Every split writes its partial tile, and the last to arrive reads them all.
         partial_bytes = 4 * config.tile_m * config.tile_n
-        last = (
-            config.splits * partial_bytes / config.splits
-        )  # the last arriver reads, shared over time
-        cycles += (partial_bytes + last * config.splits / 2) / STORE_BYTES_PER_CYCLE
+        cycles += partial_bytes * (1 + config.splits / 2) / STORE_BYTES_PER_CYCLE
     waves = -(-items // sm_count)
-    return waves * cycles
+    memory = 2 * batch * (m * k + n * k + m * n) / MEMORY_BYTES_PER_CYCLE
+    launch = SPLIT_CYCLES if config.splits > 1 else 0.0
+    return max(waves * cycles, memory + TILE_CYCLES) + launch, waves * cycles

@@ -48,7 +48,7 @@ def test_records_say_what_a_machine_must_have(toy_build: Path) -> None:
     }
     assert host["requirements"]["gpu_arch"] == ""
     assert host["requirements"]["driver_min"] == 0
-    assert host["requirements"]["glibc_min"] == "2.27"  # expf
+    assert host["requirements"]["glibc_min"] == ""  # expf, of any glibc
     assert device["blob"]["bytes"] < 60_000
     for record in (host, device):
         blob = reader.blob(record["blob"]["sha256"])
@@ -218,7 +218,7 @@ def fails(function: str, pool: CompilerPool, tmp_path: Path) -> str:
     [
         ("reads_a_file", "toys/kernels/table.txt, which its source digest does not cover"),
         ("reads_a_file_and_hides_it", "table.txt, which its source digest does not cover"),
-        ("imports_by_name", "toys/kernels/scaling.py, which its source digest does not cover"),
+        ("imports_by_name", "scaling."),
         ("starts_a_process", "starts a process (subprocess.Popen)"),
         ("raises", "did not compile: ValueError: tile 96 is not in the menu; log: "),
         ("does_not_compile", "did not compile: DSLUserCodeError: TYPE_UNSTABLE_JOIN"),
@@ -308,8 +308,8 @@ def test_what_this_machine_cannot_make(
 # The build machine's own driver and processor do not count
 
 
-def test_the_driver_is_not_asked(tmp_path: Path, toy_build: Path) -> None:
-    """A stand-in libcuda of CUDA 13 that notes who loads it."""
+def test_neither_the_driver_nor_torch_is_asked(tmp_path: Path, toy_build: Path) -> None:
+    """A stand-in libcuda of CUDA 13 and a stand-in torch, which note who loads them."""
     asked = tmp_path / "asked"
     source = tmp_path / "cuda.c"
     source.write_text(
@@ -324,8 +324,10 @@ def test_the_driver_is_not_asked(tmp_path: Path, toy_build: Path) -> None:
     ctypes.CDLL(str(library))
     assert asked.exists(), "the stand-in does not note"
     asked.unlink()
+    (tmp_path / "torch.py").write_text(f"open({str(asked)!r}, 'w').close()\n")
     store = tmp_path / "store"
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
+    folder = str(tmp_path)
+    environment = {**os.environ, "LD_LIBRARY_PATH": folder, "PYTHONPATH": folder}
     toy_store.finish(toy_store.start(store, "device=2", "host=2", env=environment))
     assert not asked.exists()
     assert toy_store.snapshot(store) == toy_store.snapshot(toy_build)

@@ -1,6 +1,8 @@
 """What a linked kernel may need, export and hold."""
 
+import math
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -65,11 +67,25 @@ def test_undefined_symbols(tmp_path: Path, called: str, gpu: bool, fine: bool) -
     )
 
 
-def test_versions_of_host_symbols_are_known(tmp_path: Path) -> None:
-    text = "float expf(float); float __tvm_ffi_kernel(float x) { return expf(x); }"
+@pytest.mark.parametrize(("function", "since"), [("exp", ""), ("pow", ""), ("roundeven", "2.25")])
+def test_libm_is_needed_by_name_and_without_a_version(
+    tmp_path: Path, function: str, since: str
+) -> None:
+    """The build machine's glibc would pin exp@GLIBC_2.29."""
+    text = (
+        f"double {function}(double, double);"
+        f"double __tvm_ffi_kernel(double x, double y) {{ return {function}(x, y); }}"
+    )
     made = link(object_file(tmp_path, text), tmp_path / "k.so", "cu12", False, "x86-64-v3")
-    assert made.glibc_min == "2.27"
-    assert elf.imported_symbols(made.data) == [elf.Import("expf", "GLIBC_2.27")]
+    assert elf.imported_symbols(made.data) == [elf.Import(function, "")]
+    assert made.glibc_min == since
+    program = (
+        "import ctypes, sys; f = ctypes.CDLL(sys.argv[1]).__tvm_ffi_kernel;"
+        "f.restype, f.argtypes = ctypes.c_double, [ctypes.c_double] * 2; print(f(1.0, 3.0))"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "k.so")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert float(done.stdout) == pytest.approx(math.e if function == "exp" else 1.0)
 
 
 @pytest.mark.parametrize("version", ["GLIBC_2.29", "GLIBC_2.38", "GLIBC_PRIVATE", "LIBX_1"])

@@ -15,6 +15,15 @@ import time
 from pathlib import Path
 
 
+def redirect_output(path: Path) -> None:
+    """Send what the compiler writes, ptxas included, to a file: it writes to the descriptors."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with path.open("wb") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+
+
 def main(jobs_path: str, out_path: str) -> None:
     jobs, out = json.loads(Path(jobs_path).read_text()), Path(out_path)
     os.environ["CUTE_DSL_ARCH"] = "sm_90a"
@@ -22,6 +31,8 @@ def main(jobs_path: str, out_path: str) -> None:
 
     report = {}
     for job in jobs:
+        log = out / f"{job['name']}.log"
+        redirect_output(log)
         module, function = job["template"].split(":")
         template = getattr(importlib.import_module(f"cudnn_aot.recipes.{module}"), function)(
             job["params"]
@@ -37,6 +48,7 @@ def main(jobs_path: str, out_path: str) -> None:
         report[job["name"]] = {
             "smem_bytes": template.smem_bytes,
             "seconds": time.perf_counter() - start,
+            "log": log.read_text(errors="replace"),
         }
     (out / "report.json").write_text(json.dumps(report))
 

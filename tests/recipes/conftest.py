@@ -18,7 +18,9 @@ def compile_jobs(jobs: list[dict], out: Path) -> dict:
     (out / "jobs.json").write_text(json.dumps(jobs))
     command = [sys.executable, str(HERE / "compile_kernels.py"), str(out / "jobs.json"), str(out)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=out)
-    assert done.returncode == 0, done.stdout + done.stderr
+    if done.returncode:
+        logs = sorted(out.glob("*.log"), key=lambda log: log.stat().st_mtime)
+        raise AssertionError(done.stderr + (logs[-1].read_text() if logs else ""))
     return json.loads((out / "report.json").read_text())
 
 

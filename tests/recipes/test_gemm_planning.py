@@ -299,7 +299,7 @@ def test_ranking_is_complete_and_best_first():
 
 
 def test_few_tiles_and_a_long_k_are_split():
-    facts = facts_of(gemm_graphs.plain("g", 16, 4096, 14336))
+    facts = facts_of(gemm_graphs.plain("g", 16, 512, 16384))
     assert rank_sm90(facts, 132)[0].splits > 1
     assert rank_sm90(facts, 132)[0].tile_m == 64
 

@@ -19,6 +19,9 @@ class Numpy:
     exp = staticmethod(np.exp)
     tanh = staticmethod(np.tanh)
 
+    def reciprocal(self, x):
+        return 1 / x
+
     def half_erfc(self, x):
         return np.array([0.5 * math.erfc(v) for v in x], np.float32)
 
@@ -86,7 +89,7 @@ def test_swish_beta():
 
 
 def test_apply_walks_the_dag():
-    """Every value is usable more than once, and outputs may name inputs, nodes or the accumulator."""
+    """Every value is usable more than once; outputs may name inputs, nodes or the accumulator."""
     epilogue = {
         "inputs": [{"dtype": "FLOAT", "kind": "full"}],
         "nodes": [["add", [0, 1], {}], ["mul", [2, 2], {}], ["cast", [3], {"dtype": "HALF"}]],

@@ -1,5 +1,4 @@
-"""Device epilogue: operand loads, the traced chain and predicated stores, on a thread's block of
-accumulators.
+"""Device epilogue: operand loads, the traced chain and predicated stores, on a thread's block.
 
 A thread owns the outputs at ``rows x columns`` of its tile, in an order given by ``pattern``:
 ``pattern[e] = (row index, column index)`` of element ``e``. A row operand is read once per column,
@@ -7,24 +6,49 @@ a column operand once per row, a scalar once.
 
 Loads are not predicated: coordinates past the edge are clamped to the last row and column, so all
 loads of a block are in flight together, and what they read for elements outside the result is never
-stored. Addresses are 64-bit.
+stored. ``fetch`` issues the loads of a block and ``run`` uses them, so that a kernel can put work
+in between, and ``run`` can issue those of the next. Addresses are 64-bit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32, Int64
+from cutlass import Boolean, Float32, Int32, Int64
 
 from cudnn_aot.recipes.trace import pointwise
 
 
-def _at(tensor: cute.Tensor, offset: Int64) -> cute.Tensor:
-    """The one element at an offset, in elements."""
-    return cute.make_tensor(tensor.iterator + offset, cute.make_layout(1))
+@dataclass(frozen=True)
+class Block:
+    """Which outputs a thread computes at a time; ``extents`` are those of the result.
+
+    ``paired`` says that elements ``2 i`` and ``2 i + 1`` are neighbouring columns of one row, the
+    first of them even: such a pair is read at once where a matrix operand's layout allows.
+    """
+
+    rows: Sequence[Int32]
+    columns: Sequence[Int32]
+    batch: Int32
+    pattern: Sequence[tuple[int, int]]
+    extents: tuple[Int32, Int32]
+    paired: bool = False
+
+
+def _at(tensor: cute.Tensor, offset: Int64, count: int = 1) -> cute.Tensor:
+    """``count`` consecutive elements at an offset in elements, aligned to their size together."""
+    pointer = tensor.iterator + offset
+    if count > 1:
+        pointer = pointer.align(count * tensor.element_type.width // 8)
+    return cute.make_tensor(pointer, cute.make_layout(count))
+
+
+def _clamped(coordinates: Sequence[Int32], extent: Int32) -> list[Int32]:
+    return [cutlass.min(coordinate, extent - 1) for coordinate in coordinates]
 
 
 def _offsets(tensor: cute.Tensor, coordinates: Sequence[Int32], axis: int) -> list[Int64]:
@@ -34,73 +58,98 @@ def _offsets(tensor: cute.Tensor, coordinates: Sequence[Int32], axis: int) -> li
     return [coordinate.to(Int64) * stride for coordinate in coordinates]
 
 
-def load_input(
-    kind: str,
-    operand: Any,
-    rows: Sequence[Int32],
-    columns: Sequence[Int32],
-    batch: Int32,
-    pattern: Sequence[tuple[int, int]],
-) -> Any:
-    """An epilogue input for every element of the block, in fp32: a register vector, or one scalar
-    for all of them.
-    """
-    if kind == "value":
-        return operand
-    base = batch.to(Int64) * operand.stride[2]
-    if kind == "scalar":
-        return _at(operand, base)[0].to(Float32)
-    row_offsets, column_offsets = _offsets(operand, rows, 0), _offsets(operand, columns, 1)
-    block = cute.make_rmem_tensor((len(pattern),), operand.element_type)
-    loaded: dict[tuple[int, int], Any] = {}
-    for e, (r, c) in enumerate(pattern):
+def _pairs_load(operand: cute.Tensor, base: Int64, extents: tuple[Int32, Int32]) -> Boolean:
+    """Whether every pair of neighbouring columns from ``base`` on can be read by one access."""
+    pair_bytes = 2 * operand.element_type.width // 8
+    odd = (operand.stride[0] | base | extents[1].to(Int64)) % 2
+    misaligned = operand.iterator.toint() % pair_bytes
+    return (operand.stride[1] == 1) & (odd == 0) & (misaligned == 0)
+
+
+@cute.jit
+def _load_matrix(operand: cute.Tensor, to: cute.Tensor, block: cutlass.Constexpr):
+    """A full matrix operand, by pairs where its layout allows."""
+    base = block.batch.to(Int64) * operand.stride[2]
+    rows = _offsets(operand, _clamped(block.rows, block.extents[0]), 0)
+    if _pairs_load(operand, base, block.extents):
+        # The extent is even: the last whole pair starts two before it.
+        firsts = [cutlass.min(column, block.extents[1] - 2) for column in block.columns]
+        for e in cutlass.range_constexpr(0, len(block.pattern), 2):
+            place = base + rows[block.pattern[e][0]] + firsts[block.pattern[e][1]]
+            pair = cute.make_rmem_tensor((2,), operand.element_type)
+            cute.autovec_copy(_at(operand, place, 2), pair)
+            to[e], to[e + 1] = pair[0], pair[1]
+    else:
+        columns = _offsets(operand, _clamped(block.columns, block.extents[1]), 1)
+        for e in cutlass.range_constexpr(len(block.pattern)):
+            place = base + rows[block.pattern[e][0]] + columns[block.pattern[e][1]]
+            to[e] = _at(operand, place)[0]
+
+
+def _load(kind: str, operand: cute.Tensor, block: Block, to: cute.Tensor) -> None:
+    if kind == "full" and block.paired:
+        _load_matrix(operand, to, block)
+        return
+    base = block.batch.to(Int64) * operand.stride[2]
+    rows = _offsets(operand, _clamped(block.rows, block.extents[0]), 0)
+    columns = _offsets(operand, _clamped(block.columns, block.extents[1]), 1)
+    seen: dict[tuple[int, int], Any] = {}
+    for e, (r, c) in enumerate(block.pattern):
         place = (0 if kind == "row" else r, 0 if kind == "col" else c)
-        if place not in loaded:
-            loaded[place] = _at(operand, base + row_offsets[place[0]] + column_offsets[place[1]])[0]
-        block[e] = loaded[place]
-    return block.load().to(Float32)
+        if place not in seen:
+            seen[place] = _at(operand, base + rows[place[0]] + columns[place[1]])[0]
+        to[e] = seen[place]
+
+
+def fetch(epilogue: Mapping[str, Any], aux: Sequence[Any], block: Block) -> list[Any]:
+    """Issue the loads of a block's operands: register tensors of the operands' dtypes, scalars for
+    operands of one value.
+    """
+    fetched = []
+    for entry, operand in zip(epilogue["inputs"], aux, strict=True):
+        if entry["kind"] == "value":
+            fetched.append(operand)
+        elif entry["kind"] == "scalar":
+            fetched.append(_at(operand, block.batch.to(Int64) * operand.stride[2])[0])
+        else:
+            fetched.append(cute.make_rmem_tensor((len(block.pattern),), operand.element_type))
+            _load(entry["kind"], operand, block, fetched[-1])
+    return fetched
 
 
 def run(
     epilogue: Mapping[str, Any],
-    aux: Sequence[Any],
+    fetched: Sequence[Any],
     acc: Any,
-    rows: Sequence[Int32],
-    columns: Sequence[Int32],
-    batch: Int32,
-    pattern: Sequence[tuple[int, int]],
-    extents: tuple[Int32, Int32],
+    aux: Sequence[Any] = (),
+    ahead: Block | None = None,
 ) -> list[Any]:
-    """The fp32 output vectors of a block whose accumulators are the vector ``acc``."""
-    if aux:
-        rows = [cutlass.min(row, extents[0] - 1) for row in rows]
-        columns = [cutlass.min(column, extents[1] - 1) for column in columns]
+    """The fp32 output vectors of a block whose accumulators are the vector ``acc``.
+
+    With ``ahead``, the block after it on the same rows, ``fetched`` is refilled for that one.
+    """
     inputs = [
-        load_input(entry["kind"], operand, rows, columns, batch, pattern)
-        for entry, operand in zip(epilogue["inputs"], aux, strict=True)
+        (value.load() if isinstance(value, cute.Tensor) else value).to(Float32) for value in fetched
     ]
+    if ahead is not None:
+        for entry, operand, buffer in zip(epilogue["inputs"], aux, fetched, strict=True):
+            if entry["kind"] in ("full", "row"):
+                _load(entry["kind"], operand, ahead, buffer)
     return pointwise.apply(epilogue, acc, inputs, pointwise.DEVICE)
 
 
 @cute.jit
-def store_direct(
-    out: cute.Tensor,
-    block: cute.Tensor,
-    rows: Sequence[Int32],
-    columns: Sequence[Int32],
-    batch: Int32,
-    pattern: cutlass.Constexpr,
-    extents: tuple[Int32, Int32],
-):
+def store_direct(out: cute.Tensor, values: cute.Tensor, block: cutlass.Constexpr):
     """Store a block (a register tensor of the output's dtype) to a tensor of any strides, where it
     lies inside the result.
     """
-    base = batch.to(Int64) * out.stride[2]
-    row_offsets, column_offsets = _offsets(out, rows, 0), _offsets(out, columns, 1)
-    in_rows = [row < extents[0] for row in rows]
-    in_columns = [column < extents[1] for column in columns]
-    for e in cutlass.range_constexpr(len(pattern)):
-        inside = in_rows[pattern[e][0]] & in_columns[pattern[e][1]]
-        place = _at(out, base + row_offsets[pattern[e][0]] + column_offsets[pattern[e][1]])
+    base = block.batch.to(Int64) * out.stride[2]
+    row_offsets, column_offsets = _offsets(out, block.rows, 0), _offsets(out, block.columns, 1)
+    in_rows = [row < block.extents[0] for row in block.rows]
+    in_columns = [column < block.extents[1] for column in block.columns]
+    for e in cutlass.range_constexpr(len(block.pattern)):
+        inside = in_rows[block.pattern[e][0]] & in_columns[block.pattern[e][1]]
+        place = base + row_offsets[block.pattern[e][0]] + column_offsets[block.pattern[e][1]]
+        target = _at(out, place)
         if inside:
-            place[0] = block[e]
+            target[0] = values[e]

@@ -1,0 +1,58 @@
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+class Kernel:
+    """A loaded kernel function."""
+
+    @property
+    def symbol(self) -> str: ...
+    @property
+    def digest(self) -> str: ...
+
+class Plan:
+    """A launch table with its kernels; without kernels it validates and describes calls.
+
+    Raises ValueError, with the place, for a table that breaks the vocabulary. ``on_device`` is
+    called with a device's index before its first use, and with None before the current device is
+    looked up.
+    """
+
+    def __new__(
+        cls,
+        table: Mapping[str, Any],
+        kernels: Sequence[Kernel] | None = None,
+        on_device: Callable[[int | None], object] | None = None,
+    ) -> Plan: ...
+    @property
+    def device(self) -> str: ...
+    @property
+    def uids(self) -> tuple[int, ...]: ...
+    def execute(
+        self,
+        bindings: dict[Any, Any] | Sequence[Any],
+        workspace: Any = None,
+        stream: Any = None,
+        symbols: Mapping[str, int] | None = None,
+        override_uids: Sequence[int] | None = None,
+        override_shapes: Sequence[Sequence[int]] | None = None,
+        override_strides: Sequence[Sequence[int]] | None = None,
+    ) -> None: ...
+    def resolve(
+        self,
+        bindings: dict[Any, Any] | Sequence[Any],
+        workspace: Any = None,
+        stream: Any = None,
+        symbols: Mapping[str, int] | None = None,
+        override_uids: Sequence[int] | None = None,
+        override_shapes: Sequence[Sequence[int]] | None = None,
+        override_strides: Sequence[Sequence[int]] | None = None,
+    ) -> dict[str, Any]: ...
+    def prepare(self, device: int | None, /) -> None: ...
+    def workspace_bytes(self, symbols: Mapping[str, int] | None = None) -> int: ...
+
+def init_ffi(path: str) -> None: ...
+def load_kernel(data: bytes, symbol: str) -> Kernel: ...
+def load_cudart(path: str | None = None) -> str | None: ...
+def loaded_cudart() -> str | None: ...
+def current_device() -> int: ...
+def device_attributes(device: int) -> dict[str, Any]: ...

@@ -1,0 +1,805 @@
+"""Persistent warp-specialised matmul for Hopper: TMA in, WGMMA, a traced pointwise chain, stores.
+
+Arguments: ``launch, sm_count, [splits], a (M, K, La), b (N, K, Lb), [partials, counters], aux...,
+outs...``. BFLOAT16 or HALF in, fp32 accumulation; M, N, K and the batch are run-time values, one
+kernel serves every shape of a layout class. K >= 1.
+
+Roles of a CTA (threads):
+
+* warpgroup 0: its warp 0 issues TMA loads of A and B tiles; the other three warps idle.
+* warpgroups 1..G: math. Each owns 64 rows of the tile: G = 2 for tiles of 128 rows, 1 for 64.
+
+Pipelines:
+
+* operands: producer warp -> math warpgroups, ``stages`` deep. Full: 1 arrival and the bytes of both
+  tiles. Empty: one arrival per math warp of every CTA that receives this CTA's multicast.
+  With a cluster (2, 1) two CTAs share B and each loads half of it for both; (1, 2) shares A.
+* stores: each math warpgroup has ``SLOTS`` staging slots of 64 rows x 128 bytes of its own and one
+  named barrier; its warp 0 issues the TMA stores. No barrier spans the math warpgroups.
+
+Registers: 384 threads start with 168 each; the producer drops to 40 and math rises to 232
+(40 + 2 x 232 = 504 <= 512 per lane of the file). The accumulator is tile_n / 2 of them. 256-thread
+CTAs (one math warpgroup) may use 255 and need no exchange.
+
+Shared memory: barriers 1 KB, stages x (tile_m + tile_n) x 64 x 2 bytes, G x SLOTS x 8 KB of
+staging, within 232448 bytes: 4 stages at 128 x 256, 6 at 128 x 128, 8 at 64 x 128.
+
+Epilogue: a block of 128 bytes of output columns at a time (64 columns, or 32 with a FLOAT output).
+The chain runs on accumulator registers and the results go to a staging slot (stmatrix for 16-bit
+outputs). ``store`` "tma": TMA stores the slot and clips at the edges, except where a row of the
+result is no multiple of 16 bytes, whose last block is stored by elements; "direct": all blocks are,
+to any strides.
+
+Split-K (``split_k``): an item of work is (tile, split). With splits > 1 every CTA writes its fp32
+tile to ``partials`` and counts itself in ``counters[tile]``; the last to arrive adds the partial
+sums in split order, so the result does not depend on who is last, and runs the epilogue. Counters
+must be zero before the launch. Extents, with tiles_m = round_up(ceil_div(M, tile_m), cluster_m)
+and tiles_n likewise:
+
+    partials  FLOAT  tiles_m * tiles_n * L * splits * tile_m * tile_n   (16-byte aligned)
+    counters  INT32  tiles_m * tiles_n * L
+
+``splits`` is clamped to the number of k tiles, ceil_div(K, tile_k); splits = 1 touches neither.
+
+Preconditions, checked by the compiled wrapper: A, B and TMA-stored outputs have 16-byte aligned
+bases, unit stride on their major axis and multiples of 16 bytes on the other two.
+
+Floor, H200: 989 TFLOP/s dense bf16 at boost, about 790 sustained in the power limit on random data;
+8192^3 takes 1.39 ms at that. Per 128 x 256 x 64 step a CTA reads 48 KB from L2: 132 CTAs at 7.5
+TFLOP/s each ask for 11 TB/s, halved for B by a cluster of two.
+
+The structure follows the public CUTLASS Hopper GEMMs (NVIDIA/cutlass, dense_gemm_persistent.py) and
+quack's gemm_sm90.py (Dao-AILab/quack); the code is our own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+import cutlass.pipeline as pipeline
+import cutlass.utils.hopper_helpers as sm90_utils
+from cutlass import Boolean, Float32, Int32, Int64
+from cutlass.base_dsl.enums import AddressSpace
+from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
+from cutlass.cute.nvgpu.warp import StMatrix8x8x16bOp
+from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
+from cutlass.memory import SmemAllocator
+from cutlass.tensor_utils import LayoutEnum
+
+from cudnn_aot.recipes.gemm.kernels import epilogue as device_epilogue
+from cudnn_aot.recipes.gemm.kernels import operands
+from cudnn_aot.recipes.gemm.kernels.raster import Raster, Tile
+from cudnn_aot.recipes.trace.template import KernelTemplate
+
+SMEM_BYTES = 232448  # opt-in limit of a block on compute capability 9.0
+BARRIER_BYTES = 1024
+WARPGROUP = 128
+GROUP_ROWS = 64  # of a tile, per math warpgroup: the M of a WGMMA
+STORE_BYTES = 128  # of a row, per staging slot: the widest swizzle
+SLOTS = 2
+MAX_STAGES = 12
+PRODUCER_REGISTERS, MATH_REGISTERS = 40, 232
+GROUP_BARRIER = 1  # named barrier of math warpgroup g: GROUP_BARRIER + g
+SPLIT_BARRIER = 3
+
+TILES = (
+    (128, 256, 64),
+    (128, 128, 64),
+    (64, 256, 64),
+    (64, 128, 64),
+    (64, 64, 64),
+    (64, 128, 128),
+    (64, 64, 128),
+)
+CLUSTERS = ((1, 1), (2, 1), (1, 2))
+
+
+@dataclass(frozen=True)
+class Config:
+    """One kernel: its parameters, and the resources that follow from them."""
+
+    ab_dtype: type
+    a_major: str
+    b_major: str
+    tile: tuple[int, int, int]
+    cluster: tuple[int, int]
+    split_k: bool
+    store: str
+    epilogue: Mapping[str, Any]
+
+    @staticmethod
+    def parse(params: Mapping[str, Any]) -> Config:
+        """Parameters of the template; ValueError names the first that is off the menu."""
+        choices = {
+            "ab_dtype": ("BFLOAT16", "HALF"),
+            "a_major": ("k", "m"),
+            "b_major": ("k", "n"),
+            "tile": TILES,
+            "cluster": CLUSTERS,
+            "split_k": (False, True),
+            "store": ("tma", "direct"),
+        }
+        chosen = {}
+        for name, menu in choices.items():
+            value = params[name]
+            value = tuple(value) if isinstance(value, list) else value
+            if value not in menu:
+                raise ValueError(f"{name}: got {value!r}, want one of {', '.join(map(str, menu))}")
+            chosen[name] = value
+        dtype = operands.named_dtype(chosen.pop("ab_dtype"))
+        return Config(ab_dtype=dtype, epilogue=params["epilogue"], **chosen)
+
+    @property
+    def math_groups(self) -> int:
+        return self.tile[0] // GROUP_ROWS
+
+    @property
+    def threads(self) -> int:
+        return WARPGROUP * (1 + self.math_groups)
+
+    @property
+    def cluster_size(self) -> int:
+        return self.cluster[0] * self.cluster[1]
+
+    @cached_property
+    def out_dtypes(self) -> tuple[type, ...]:
+        return tuple(operands.dtype_of(entry) for entry in self.epilogue["outputs"])
+
+    @property
+    def block_columns(self) -> int:
+        """Columns of the tile that the epilogue takes at a time."""
+        widest = max(dtype.width for dtype in self.out_dtypes)
+        return min(STORE_BYTES * 8 // widest, self.tile[1])
+
+    @property
+    def stage_bytes(self) -> int:
+        return (self.tile[0] + self.tile[1]) * self.tile[2] * self.ab_dtype.width // 8
+
+    @property
+    def staging_bytes(self) -> int:
+        return self.math_groups * SLOTS * GROUP_ROWS * STORE_BYTES
+
+    @property
+    def stages(self) -> int:
+        room = SMEM_BYTES - BARRIER_BYTES - self.staging_bytes
+        return min(room // self.stage_bytes, MAX_STAGES)
+
+    @property
+    def smem_bytes(self) -> int:
+        return BARRIER_BYTES + self.staging_bytes + self.stages * self.stage_bytes
+
+
+def block_pattern(columns: int) -> tuple[tuple[int, int], ...]:
+    """(row index, column index) of a thread's accumulators over ``columns`` columns, in their
+    order.
+
+    A WGMMA accumulator gives a thread two neighbouring columns of two rows that lie 8 apart, in
+    every 8 columns.
+    """
+    return tuple(
+        (row, 2 * eight + column)
+        for eight in range(columns // 8)
+        for row in (0, 1)
+        for column in (0, 1)
+    )
+
+
+@dataclass(frozen=True)
+class View:
+    """A math thread's place: its tile and warpgroup, its two rows and its first column."""
+
+    tile: Tile
+    group: Int32
+    lane: Int32  # in the warpgroup
+    rows: tuple[Int32, Int32]
+    column: Int32
+    extents: tuple[Int32, Int32]
+
+
+class Sm90Matmul:
+    """The traced host and device functions of one configuration."""
+
+    def __init__(self, config: Config):
+        self.config = config
+        self.num_inputs = len(config.epilogue["inputs"])
+
+    @cute.jit
+    def plain(self, launch: Int32, sm_count: Int32, a: cute.Tensor, b: cute.Tensor, stream, *rest):
+        if launch != 0:
+            self.launch(sm_count, Int32(1), a, b, None, None, stream, rest)
+
+    @cute.jit
+    def split(
+        self,
+        launch: Int32,
+        sm_count: Int32,
+        splits: Int32,
+        a: cute.Tensor,
+        b: cute.Tensor,
+        partials: cute.Tensor,
+        counters: cute.Tensor,
+        stream,
+        *rest,
+    ):
+        if launch != 0:
+            k_tiles = cute.ceil_div(a.shape[1], self.config.tile[2])
+            splits = cutlass.max(cutlass.min(splits, k_tiles), 1)
+            self.launch(sm_count, splits, a, b, partials, counters, stream, rest)
+
+    @cute.jit
+    def launch(self, sm_count: Int32, splits: Int32, a, b, partials, counters, stream, rest):
+        config = self.config
+        aux, outs = rest[: self.num_inputs], rest[self.num_inputs :]
+        tile_m, tile_n, tile_k = config.tile
+        size_m, size_n = config.cluster
+        a_layout, b_layout = self.operand_layouts()
+        tma_a, a_tma = self.tma_load(a, a_layout, (tile_m, tile_k), size_n)
+        tma_b, b_tma = self.tma_load(b, b_layout, (tile_n, tile_k), size_m)
+        tma_outs = tma_targets = ()
+        if cutlass.const_expr(config.store == "tma"):
+            made = [
+                cpasync.make_tiled_tma_atom(
+                    cpasync.CopyBulkTensorTileS2GOp(),
+                    out,
+                    cute.select(self.staging_layout(out.element_type), mode=[0, 1]),
+                    (GROUP_ROWS, config.block_columns),
+                )
+                for out in outs
+            ]
+            tma_outs = tuple(info[0] for info in made)
+            tma_targets = tuple(info[1] for info in made)
+        raster = Raster.of((tile_m, tile_n), config.cluster, outs[0].shape, splits)
+        items = raster.items
+        clusters = cutlass.min(items, cutlass.max(sm_count // config.cluster_size, 1))
+        if items > 0:
+            self.kernel(
+                tma_a,
+                a_tma,
+                tma_b,
+                b_tma,
+                tma_outs,
+                tma_targets,
+                outs,
+                aux,
+                partials,
+                counters,
+                (raster.clusters_m, raster.clusters_n, raster.batches, raster.splits),
+                (outs[0].shape[0], outs[0].shape[1]),
+                clusters,
+            ).launch(
+                grid=[clusters * size_m, size_n, 1],
+                block=[config.threads, 1, 1],
+                cluster=[size_m, size_n, 1],
+                min_blocks_per_mp=1,
+                stream=stream,
+            )
+
+    def tma_load(self, tensor: cute.Tensor, layout: Any, box: tuple[int, int], sharers: int) -> Any:
+        """TMA atom and coordinate tensor of an operand; ``sharers`` CTAs load a slice each."""
+        op = (
+            cpasync.CopyBulkTensorTileG2SOp()
+            if sharers == 1
+            else cpasync.CopyBulkTensorTileG2SMulticastOp()
+        )
+        stage = cute.select(layout, mode=[0, 1])
+        info = cpasync.make_tiled_tma_atom(op, tensor, stage, box, num_multicast=sharers)
+        return info[0], info[1]
+
+    def operand_layouts(self) -> tuple[Any, Any]:
+        """Swizzled shared-memory layouts (rows, tile_k, stages) of A and B."""
+        config = self.config
+        layouts = []
+        for rows, major in ((config.tile[0], config.a_major), (config.tile[1], config.b_major)):
+            k_major = major == "k"
+            order = LayoutEnum.ROW_MAJOR if k_major else LayoutEnum.COL_MAJOR
+            kind = sm90_utils.get_smem_layout_atom(
+                order, config.ab_dtype, config.tile[2] if k_major else rows
+            )
+            atom = warpgroup.make_smem_layout_atom(kind, config.ab_dtype)
+            shape = (rows, config.tile[2], config.stages)
+            layouts.append(
+                cute.tile_to_shape(atom, shape, order=(0, 1, 2) if k_major else (1, 0, 2))
+            )
+        return layouts[0], layouts[1]
+
+    def staging_layout(self, dtype: type) -> Any:
+        """Shared-memory layout (64, block columns, slots) of one math warpgroup's staged stores."""
+        columns = self.config.block_columns
+        kind = sm90_utils.get_smem_layout_atom(LayoutEnum.ROW_MAJOR, dtype, columns)
+        atom = warpgroup.make_smem_layout_atom(kind, dtype)
+        return cute.tile_to_shape(atom, (GROUP_ROWS, columns, 1), order=(0, 1, 2))
+
+    def tiled_mma(self, accumulate: bool) -> cute.TiledMma:
+        config = self.config
+        mma = sm90_utils.make_trivial_tiled_mma(
+            config.ab_dtype,
+            config.ab_dtype,
+            OperandMajorMode.K if config.a_major == "k" else OperandMajorMode.MN,
+            OperandMajorMode.K if config.b_major == "k" else OperandMajorMode.MN,
+            Float32,
+            (config.math_groups, 1, 1),
+            (GROUP_ROWS, config.tile[1]),
+        )
+        mma.set(warpgroup.Field.ACCUMULATE, accumulate)
+        return mma
+
+    @cute.kernel
+    def kernel(
+        self,
+        tma_a: cute.CopyAtom,
+        a: cute.Tensor,
+        tma_b: cute.CopyAtom,
+        b: cute.Tensor,
+        tma_outs,
+        tma_targets,
+        outs,
+        aux,
+        partials,
+        counters,
+        counts,
+        extents,
+        clusters: Int32,
+    ):
+        config = self.config
+        warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+        if warp == 0:
+            cpasync.prefetch_descriptor(tma_a)
+            cpasync.prefetch_descriptor(tma_b)
+            for atom in tma_outs:
+                cpasync.prefetch_descriptor(atom)
+
+        smem = SmemAllocator()
+        barriers = smem.allocate_array(Int64, 2 * config.stages)
+        flag = smem.allocate_tensor(Int32, cute.make_layout(1), byte_alignment=16)
+        a_layout, b_layout = self.operand_layouts()
+        s_a = smem.allocate_tensor(config.ab_dtype, a_layout.outer, 1024, a_layout.inner)
+        s_b = smem.allocate_tensor(config.ab_dtype, b_layout.outer, 1024, b_layout.inner)
+        staging = smem.allocate(config.staging_bytes, 1024)
+
+        cluster_layout = cute.make_layout((*config.cluster, 1))
+        sharing = config.cluster[0] + config.cluster[1] - 1
+        pipe = pipeline.PipelineTmaAsync.create(
+            barrier_storage=barriers,
+            num_stages=config.stages,
+            producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
+            consumer_group=pipeline.CooperativeGroup(
+                pipeline.Agent.Thread, sharing * config.math_groups * (WARPGROUP // 32)
+            ),
+            tx_count=config.stage_bytes,
+            cta_layout_vmnk=cute.make_layout((1, *config.cluster, 1)),
+            defer_sync=True,
+        )
+        pipeline.pipeline_init_arrive(cluster_shape_mn=config.cluster, is_relaxed=True)
+
+        block_x, block_y, _ = cute.arch.block_idx()
+        rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
+        place = cluster_layout.get_flat_coord(rank)[:2]
+        raster = Raster((config.tile[0], config.tile[1]), config.cluster, *counts)
+        first = block_x // config.cluster[0]
+        k_tiles = cute.ceil_div(a.shape[1], config.tile[2])
+
+        pipeline.pipeline_init_wait(cluster_shape_mn=config.cluster)
+
+        if warp < WARPGROUP // 32:
+            if cutlass.const_expr(config.math_groups > 1):
+                cute.arch.setmaxregister_decrease(PRODUCER_REGISTERS)
+            if warp == 0:
+                masks = self.multicast_masks(cluster_layout, (*place, 0))
+                self.produce(
+                    pipe,
+                    (tma_a, a, s_a),
+                    (tma_b, b, s_b),
+                    masks,
+                    raster,
+                    place,
+                    first,
+                    clusters,
+                    k_tiles,
+                )
+        else:
+            if cutlass.const_expr(config.math_groups > 1):
+                cute.arch.setmaxregister_increase(MATH_REGISTERS)
+            self.consume(
+                pipe,
+                s_a,
+                s_b,
+                staging,
+                flag,
+                tma_outs,
+                tma_targets,
+                outs,
+                aux,
+                (partials, counters),
+                raster,
+                place,
+                first,
+                clusters,
+                k_tiles,
+                extents,
+            )
+
+    def multicast_masks(self, cluster_layout: cute.Layout, coordinate: tuple) -> tuple[Any, Any]:
+        """Which CTAs of the cluster receive this CTA's slices of A (same rows) and of B."""
+        mask_a = mask_b = 0
+        if self.config.cluster[1] > 1:
+            mask_a = cute.make_layout_image_mask(cluster_layout, coordinate, mode=1)
+        if self.config.cluster[0] > 1:
+            mask_b = cute.make_layout_image_mask(cluster_layout, coordinate, mode=0)
+        return mask_a, mask_b
+
+    def split_range(self, tile: Tile, splits: Int32, k_tiles: Int32) -> tuple[Int32, Int32]:
+        """The k tiles of an item: all of them, or its even share."""
+        if not self.config.split_k:
+            return Int32(0), k_tiles
+        share, extra = k_tiles // splits, k_tiles % splits
+        begin = tile.split * share + cutlass.min(tile.split, extra)
+        end = begin + share + Int32(tile.split < extra)
+        return begin, end
+
+    @cute.jit
+    def produce(self, pipe, operand_a, operand_b, masks, raster, place, first, step, k_tiles):
+        """Producer warp: fill the operand stages of every item of this CTA, in order."""
+        tile_m, tile_n, tile_k = self.config.tile
+        tma_a, a, s_a = operand_a
+        tma_b, b, s_b = operand_b
+        to_a, from_a = cpasync.tma_partition(
+            tma_a,
+            place[1],
+            cute.make_layout(self.config.cluster[1]),
+            cute.group_modes(s_a, 0, 2),
+            cute.group_modes(cute.local_tile(a, (tile_m, tile_k), (None, None, None)), 0, 2),
+        )
+        to_b, from_b = cpasync.tma_partition(
+            tma_b,
+            place[0],
+            cute.make_layout(self.config.cluster[0]),
+            cute.group_modes(s_b, 0, 2),
+            cute.group_modes(cute.local_tile(b, (tile_n, tile_k), (None, None, None)), 0, 2),
+        )
+        state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, self.config.stages)
+        for item in range(first, raster.items, step):
+            tile = raster.locate(item, place)
+            begin, end = self.split_range(tile, raster.splits, k_tiles)
+            batch_a = cutlass.min(tile.batch, a.shape[2] - 1)
+            batch_b = cutlass.min(tile.batch, b.shape[2] - 1)
+            tile_a = from_a[None, tile.m, None, batch_a]
+            tile_b = from_b[None, tile.n, None, batch_b]
+            for k in range(begin, end):
+                pipe.producer_acquire(state)
+                full = pipe.producer_get_barrier(state)
+                cute.copy(
+                    tma_a,
+                    tile_a[None, k],
+                    to_a[None, state.index],
+                    tma_bar_ptr=full,
+                    mcast_mask=masks[0],
+                )
+                cute.copy(
+                    tma_b,
+                    tile_b[None, k],
+                    to_b[None, state.index],
+                    tma_bar_ptr=full,
+                    mcast_mask=masks[1],
+                )
+                state.advance()
+        # A CTA may not exit while others of its cluster still signal its barriers.
+        pipe.producer_tail(state)
+
+    @cute.jit
+    def consume(
+        self,
+        pipe,
+        s_a,
+        s_b,
+        staging,
+        flag,
+        tma_outs,
+        tma_targets,
+        outs,
+        aux,
+        workspace,
+        raster,
+        place,
+        first,
+        step,
+        k_tiles,
+        extents,
+    ):
+        """Math warpgroups: multiply, then finish the tile."""
+        config = self.config
+        thread = cute.arch.thread_idx()[0] - WARPGROUP
+        group = cute.arch.make_warp_uniform(thread // WARPGROUP)
+        start, accumulate = self.tiled_mma(False), self.tiled_mma(True)
+        lane = accumulate.get_slice(group * WARPGROUP)
+        r_a = accumulate.make_fragment_A(lane.partition_A(s_a))
+        r_b = accumulate.make_fragment_B(lane.partition_B(s_b))
+        acc = cute.make_rmem_tensor(accumulate.partition_shape_C(config.tile[:2]), Float32)
+        steps = cute.size(r_a, mode=[2])
+        read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
+        release = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
+
+        for item in range(first, raster.items, step):
+            tile = raster.locate(item, place)
+            begin, end = self.split_range(tile, raster.splits, k_tiles)
+            pipe.consumer_wait(read)
+            warpgroup.fence()
+            for i in cutlass.range_constexpr(steps):
+                mma = start if i == 0 else accumulate
+                stage = (None, None, i, read.index)
+                cute.gemm(mma, acc, r_a[stage], r_b[stage], acc)
+            warpgroup.commit_group()
+            read.advance()
+            for _ in range(begin + 1, end):
+                pipe.consumer_wait(read)
+                warpgroup.fence()
+                for i in cutlass.range_constexpr(steps):
+                    stage = (None, None, i, read.index)
+                    cute.gemm(accumulate, acc, r_a[stage], r_b[stage], acc)
+                warpgroup.commit_group()
+                read.advance()
+                # All but the step just issued is done: its predecessor's stage is free.
+                warpgroup.wait_group(1)
+                pipe.consumer_release(release)
+                release.advance()
+            view = self.view(tile, thread, group, extents)
+            if cutlass.const_expr(not config.split_k):
+                # The loads of the first block fly while the last steps multiply.
+                fetched = device_epilogue.fetch(config.epilogue, aux, self.block(view, 0))
+            warpgroup.wait_group(0)
+            pipe.consumer_release(release)
+            release.advance()
+
+            if cutlass.const_expr(config.split_k):
+                if self.reduce_splits(acc, workspace, flag, raster.splits, thread, view):
+                    first_block = device_epilogue.fetch(config.epilogue, aux, self.block(view, 0))
+                    self.finish(acc, first_block, staging, tma_outs, tma_targets, outs, aux, view)
+            else:
+                self.finish(acc, fetched, staging, tma_outs, tma_targets, outs, aux, view)
+        cute.arch.cp_async_bulk_wait_group(0, read=True)
+
+    @cute.jit
+    def reduce_splits(
+        self, acc, workspace, flag, splits: Int32, thread: Int32, view: cutlass.Constexpr
+    ):
+        """Publish this split's accumulators; the last split of the tile gets the sum of all.
+
+        A thread's accumulators lie 4 by 4 with those of the other threads in between, so that a
+        warp moves 512 contiguous bytes. Threads whose rows lie past the result move nothing.
+        Returns whether this CTA finishes the tile.
+        """
+        config = self.config
+        partials, counters = workspace
+        math_threads = WARPGROUP * config.math_groups
+        tile_size = config.tile[0] * config.tile[1]
+        quads = cute.size(acc) // 4
+        flat = cute.make_tensor(acc.iterator, cute.make_layout((4, quads)))
+        by_thread = cute.make_layout((4, quads), stride=(1, 4 * math_threads))
+        has_rows = view.rows[0] < view.extents[0]
+        is_last = splits == 1
+        if splits > 1:
+            tile = view.tile
+            base = tile.number.to(Int64) * splits.to(Int64) * tile_size + thread * 4
+            if has_rows:
+                mine = (partials.iterator + (base + tile.split.to(Int64) * tile_size)).align(16)
+                cute.autovec_copy(flat, cute.make_tensor(mine, by_thread))
+            cute.arch.fence_acq_rel_gpu()
+            cute.arch.barrier(barrier_id=SPLIT_BARRIER, number_of_threads=math_threads)
+            if thread == 0:
+                flag[0] = cute.arch.atomic_add(
+                    counters.iterator + tile.number, Int32(1), sem="acq_rel", scope="gpu"
+                )
+            cute.arch.barrier(barrier_id=SPLIT_BARRIER, number_of_threads=math_threads)
+            is_last = flag[0] == splits - 1
+            if is_last & has_rows:
+                cute.arch.fence_acq_rel_gpu()
+                acc.fill(0.0)
+                part = cute.make_rmem_tensor((4, quads), Float32)
+                for split in range(splits):
+                    theirs = (partials.iterator + (base + split.to(Int64) * tile_size)).align(16)
+                    cute.autovec_copy(cute.make_tensor(theirs, by_thread), part)
+                    flat.store(flat.load() + part.load())
+        return is_last
+
+    def view(self, tile: Tile, thread: Int32, group: Int32, extents: Any) -> View:
+        """Where this thread's accumulators lie in the result."""
+        lane_in_group = thread % WARPGROUP
+        warp, lane = lane_in_group // 32, lane_in_group % 32
+        row = tile.m * self.config.tile[0] + group * GROUP_ROWS + warp * 16 + lane // 4
+        column = tile.n * self.config.tile[1] + lane % 4 * 2
+        return View(tile, group, lane_in_group, (row, row + 8), column, extents)
+
+    def block(self, view: View, index: int) -> device_epilogue.Block:
+        """The thread's elements in block ``index`` of the tile's columns."""
+        columns = self.config.block_columns
+        first = view.column + index * columns
+        places = [first + 8 * eight + c for eight in range(columns // 8) for c in (0, 1)]
+        pattern = block_pattern(columns)
+        return device_epilogue.Block(
+            view.rows, places, view.tile.batch, pattern, view.extents, paired=True
+        )
+
+    @cute.jit
+    def finish(
+        self, acc, fetched, staging, tma_outs, tma_targets, outs, aux, view: cutlass.Constexpr
+    ):
+        """Run the epilogue on the accumulators and store the outputs, a block of columns at a time.
+
+        The operands of a block are fetched while the one ahead of it is computed. A chain is traced
+        once, in a loop that shifts the accumulators down by a block: unrolled, a chain such as GELU
+        is more code than the instruction cache holds, and every warp would stream it per tile.
+        """
+        config = self.config
+        blocks = config.tile[1] // config.block_columns
+        size = cute.size(acc) // blocks
+        bare = not config.epilogue["nodes"] and not config.epilogue["inputs"]
+        flat = cute.make_tensor(acc.iterator, cute.make_layout(cute.size(acc)))
+        if cutlass.const_expr(bare or blocks == 1):
+            for i in cutlass.range_constexpr(blocks):
+                mine = cute.make_tensor(acc.iterator + i * size, cute.make_layout(size)).load()
+                values = device_epilogue.run(config.epilogue, fetched, mine)
+                self.store(values, staging, tma_outs, tma_targets, outs, view, i)
+        else:
+            for i in cutlass.range(blocks, unroll=1):
+                mine = cute.make_tensor(acc.iterator, cute.make_layout(size)).load()
+                ahead = self.block(view, i + 1)
+                values = device_epilogue.run(config.epilogue, fetched, mine, aux, ahead)
+                for e in cutlass.range_constexpr(cute.size(acc) - size):
+                    flat[e] = flat[e + size]
+                self.store(values, staging, tma_outs, tma_targets, outs, view, i)
+
+    @cute.jit
+    def store(self, values, staging, tma_outs, tma_targets, outs, view: cutlass.Constexpr, index):
+        """Narrow and store the output values of block ``index``."""
+        config = self.config
+        blocks = config.tile[1] // config.block_columns
+        turns = blocks * len(config.out_dtypes)
+        for o in cutlass.range_constexpr(len(config.out_dtypes)):
+            dtype = config.out_dtypes[o]
+            narrow = cute.make_rmem_tensor((values[o].shape,), dtype)
+            narrow.store(values[o].to(dtype))
+            turn = index * len(config.out_dtypes) + o
+            staged = self.stage(narrow, staging, turn, turns, view)
+            if cutlass.const_expr(config.store == "tma"):
+                if self.clips(view, index, dtype):
+                    self.store_tma(tma_outs[o], tma_targets[o], staged, view, index)
+                else:
+                    self.store_elements(outs[o], staged, view, index)
+            else:
+                self.store_elements(outs[o], staged, view, index)
+            if view.lane < 32:
+                # A group per turn, empty where TMA stored nothing: ``stage`` counts turns.
+                cute.arch.cp_async_bulk_commit_group()
+
+    def clips(self, view: View, index: int, dtype: type) -> Boolean:
+        """Whether a TMA store of a block stays inside the result.
+
+        TMA clips stores at 16 bytes, not at elements: where the row length is no multiple of that,
+        the block with the end of the row would overwrite up to 15 bytes behind it.
+        """
+        n = view.extents[1]
+        end = view.tile.n * self.config.tile[1] + (index + 1) * self.config.block_columns
+        return (end <= n) | (n % (operands.TMA_ALIGN_BYTES * 8 // dtype.width) == 0)
+
+    @cute.jit
+    def stage(
+        self,
+        narrow: cute.Tensor,
+        staging,
+        turn,
+        turns: cutlass.Constexpr,
+        view: cutlass.Constexpr,
+    ):
+        """Write one block of one output to a staging slot; ``turn`` numbers a tile's blocks.
+
+        Returns the (64, columns, 1) slot, complete and visible to TMA.
+        """
+        dtype = narrow.element_type
+        layout = self.staging_layout(dtype)
+        offset = (view.group * SLOTS + turn % SLOTS) * (GROUP_ROWS * STORE_BYTES)
+        pointer = cute.recast_ptr((staging + offset).align(1024), layout.inner, dtype=dtype)
+        staged = cute.make_tensor(pointer, layout.outer)
+        # The slot's previous block must have been read out. Where a tile has an odd number of
+        # turns, the last of one tile and the first of the next share a slot: wait for all.
+        pending = SLOTS - 1 if turns % SLOTS == 0 else 0
+        barrier = GROUP_BARRIER + view.group
+        if view.lane < 32:
+            cute.arch.cp_async_bulk_wait_group(pending, read=True)
+        cute.arch.barrier(barrier_id=barrier, number_of_threads=WARPGROUP)
+        self.to_shared(narrow, staged, dtype, view.lane)
+        cute.arch.fence_proxy("async.shared", space="cta")
+        cute.arch.barrier(barrier_id=barrier, number_of_threads=WARPGROUP)
+        return staged
+
+    @cute.jit
+    def store_tma(
+        self,
+        tma: cute.CopyAtom,
+        target: cute.Tensor,
+        staged: cute.Tensor,
+        view: cutlass.Constexpr,
+        index,
+    ):
+        """Let TMA store a staged block."""
+        config = self.config
+        if view.lane < 32:
+            boxes = cute.local_tile(target, (GROUP_ROWS, config.block_columns), (None, None, None))
+            source, to = cpasync.tma_partition(
+                tma,
+                0,
+                cute.make_layout(1),
+                cute.group_modes(staged, 0, 2),
+                cute.group_modes(boxes, 0, 2),
+            )
+            box_m = view.tile.m * config.math_groups + view.group
+            box_n = view.tile.n * (config.tile[1] // config.block_columns) + index
+            cute.copy(tma, source[None, 0], to[None, box_m, box_n, view.tile.batch])
+
+    @cute.jit
+    def store_elements(
+        self,
+        out: cute.Tensor,
+        staged: cute.Tensor,
+        view: cutlass.Constexpr,
+        index,
+    ):
+        """Store a staged block to a tensor of any strides, lanes along the rows of the result."""
+        config = self.config
+        columns = config.block_columns
+        row0 = view.tile.m * config.tile[0] + view.group * GROUP_ROWS
+        column0 = view.tile.n * config.tile[1] + index * columns
+        base = view.tile.batch.to(Int64) * out.stride[2]
+        for e in cutlass.range(view.lane, GROUP_ROWS * columns, WARPGROUP, unroll=4):
+            r, c = e // columns, e % columns
+            row, column = row0 + r, column0 + c
+            if (row < view.extents[0]) & (column < view.extents[1]):
+                place = base + row.to(Int64) * out.stride[0] + column.to(Int64) * out.stride[1]
+                cute.make_tensor(out.iterator + place, cute.make_layout(1))[0] = staged[r, c, 0]
+
+    def to_shared(self, narrow: cute.Tensor, staged: cute.Tensor, dtype: type, in_group: Int32):
+        """Registers of a block to its slot: stmatrix for 16-bit, 8-byte stores for FLOAT."""
+        mma = sm90_utils.make_trivial_tiled_mma(
+            self.config.ab_dtype,
+            self.config.ab_dtype,
+            OperandMajorMode.K,
+            OperandMajorMode.K,
+            Float32,
+            (1, 1, 1),
+            (GROUP_ROWS, self.config.block_columns),
+        )
+        if dtype.width == 16:
+            atom = cute.make_copy_atom(StMatrix8x8x16bOp(False, 4), dtype)
+        else:
+            atom = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), dtype, num_bits_per_copy=64)
+        tiled = cute.make_tiled_copy_C(atom, mma)
+        to = tiled.get_slice(in_group).partition_D(staged)[None, None, None, 0]
+        source = cute.make_tensor(narrow.iterator, cute.make_layout(to.shape))
+        cute.copy(tiled, source, to)
+
+
+def matmul(params: Mapping[str, Any]) -> KernelTemplate:
+    """Template ``gemm.kernels.sm90:matmul``; the module's docstring says what the params mean."""
+    config = Config.parse(params)
+    space, extents = AddressSpace.gmem, operands.Extents()
+    a = operands.tma_stride(
+        config.ab_dtype, (extents.m, extents.k, cute.sym_int()), 1 if config.a_major == "k" else 0
+    )
+    b = operands.tma_stride(
+        config.ab_dtype, (extents.n, extents.k, cute.sym_int()), 1 if config.b_major == "k" else 0
+    )
+    aux = operands.epilogue_inputs(config.epilogue, extents, space)
+    outs = operands.epilogue_outputs(config.epilogue, extents, space, config.store == "tma")
+    stream = make_fake_stream(use_tvm_ffi_env_stream=True)
+    kernel, one = Sm90Matmul(config), Int32(1)
+    if not config.split_k:
+        return KernelTemplate(
+            kernel.plain, (one, one, a, b, stream, *aux, *outs), config.smem_bytes
+        )
+    partials = make_fake_tensor(Float32, (cute.sym_int64(),), (1,), assumed_align=16)
+    counters = make_fake_tensor(Int32, (cute.sym_int(),), (1,))
+    arguments = (one, one, one, a, b, partials, counters, stream, *aux, *outs)
+    return KernelTemplate(kernel.split, arguments, config.smem_bytes)

@@ -1,0 +1,145 @@
+"""A plan loaded from a store, ready to prepare and execute."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cudnn_aot import _native
+from cudnn_aot.errors import RequirementError, StoreError, UsageError
+from cudnn_aot.runtime import cudart
+from cudnn_aot.runtime.requirements import Requirements
+
+FORMAT = 1
+
+
+class Plan:
+    """One stored plan. Immutable, and safe to execute from any number of threads.
+
+    Attributes:
+        name: the name that it was asked for by, or its graph key.
+        graph_key, target: what was built, and for which target.
+        engine: name of the engine that made it, ``"gemm.sm90.persistent"``.
+        engine_id, knobs: with these the same plan is built again.
+        uids: operand name -> uid.
+        device: ``"cuda"`` or ``"cpu"``.
+        requirements: the least machine that runs it.
+        table: its launch table, as data.
+        execute: ``execute(bindings, workspace=None, stream=None, symbols=None, override_uids=None,
+            override_shapes=None, override_strides=None)`` checks one call and launches it; see
+            ``docs/runtime.md``. Raises RefusedError, having launched nothing, for a call that does
+            not fit; RequirementError or LaunchError when the device cannot run it.
+        resolve: the same parameters; returns what ``execute`` would launch, and launches nothing.
+        workspace_bytes: ``workspace_bytes(symbols=None)``, the most that a call with these values
+            may need, or any call at all.
+    """
+
+    __slots__ = (
+        "_native",
+        "device",
+        "engine",
+        "engine_id",
+        "execute",
+        "graph_key",
+        "knobs",
+        "name",
+        "requirements",
+        "resolve",
+        "table",
+        "target",
+        "uids",
+        "workspace_bytes",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        uids: Mapping[str, int],
+        record: Mapping[str, Any],
+        read_blob: Callable[[str], bytes],
+    ) -> None:
+        """Load the plan of a record: check the host, verify and load its kernels.
+
+        Raises:
+            RequirementError: this host cannot run it; nothing of it was loaded.
+            StoreError: the record or a kernel is missing, damaged or of a newer version.
+        """
+        self.name = name
+        try:
+            self.graph_key: str = record["graph_key"]
+            self.target: str = record["target"]
+            self.engine: str = record["engine"]["name"]
+            self.engine_id: int = record["engine"]["id"]
+            self.knobs: dict[str, int] = dict(record["knobs"])
+            self.table: dict[str, Any] = record["table"]
+            kernels: Sequence[Mapping[str, Any]] = record["kernels"]
+            self.requirements = Requirements.from_record(record["requirements"])
+            self.uids = dict(uids) or {op["name"]: op["uid"] for op in self.table["operands"]}
+        except (KeyError, TypeError) as error:
+            raise StoreError(f"plan record of {name!r} lacks a field: {error}") from None
+        self.requirements.check_host(f"plan {name!r} for {self.target}")
+        initialise_ffi()
+        loaded = [
+            _native.load_kernel(read_blob(kernel["blob"]), kernel["symbol"]) for kernel in kernels
+        ]
+        # The hook holds no plan: a plan is freed with its last user.
+        hook = functools.partial(_make_ready, f"plan {name!r} for {self.target}", self.requirements)
+        try:
+            self._native = _native.Plan(self.table, loaded, hook)
+        except ValueError as error:
+            raise StoreError(f"launch table of plan {name!r}: {error}") from None
+        self.device: str = self._native.device
+        self.execute = self._native.execute  # no Python frame on the path of a launch
+        self.resolve = self._native.resolve
+        self.workspace_bytes = self._native.workspace_bytes
+
+    def prepare(self, device: Any = None) -> None:
+        """Check a device and do all lazy CUDA work of the plan on it; idempotent.
+
+        ``device`` is an index, ``"cuda:1"``, an object with an ``index``, or None for the current
+        one. Required before an execute is captured into a CUDA graph. CPU plans need none.
+
+        Raises:
+            RequirementError: the device does not run this plan.
+            LaunchError: CUDA failed.
+        """
+        self._native.prepare(_device_index(device))
+
+    def __repr__(self) -> str:
+        knobs = ", ".join(f"{knob}={value}" for knob, value in sorted(self.knobs.items()))
+        return f"<Plan {self.name!r} for {self.target}: {self.engine}[{knobs}]>"
+
+
+def initialise_ffi() -> None:
+    """Load libtvm_ffi of the installed package, without importing that package."""
+    spec = importlib.util.find_spec("tvm_ffi")
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        library = Path(folder) / "lib" / "libtvm_ffi.so"
+        if library.is_file():
+            _native.init_ffi(str(library))
+            return
+    raise RequirementError("no libtvm_ffi: apache-tvm-ffi is not installed, want 0.1.15 or newer")
+
+
+def _make_ready(what: str, requirements: Requirements, device: int | None) -> None:
+    """Called before the first use of a device, and with None to learn which one is current."""
+    cudart.find()
+    if device is not None:
+        requirements.check_device(what, device, _native.device_attributes(device))
+
+
+def _device_index(device: Any) -> int | None:
+    if device is None or isinstance(device, int):
+        return device
+    if isinstance(device, str):
+        kind, _, index = device.partition(":")
+        if kind == "cpu" and not index:
+            return None
+        if kind == "cuda" and (not index or index.isdecimal()):
+            return int(index) if index else None
+    elif hasattr(device, "index") and (device.index is None or isinstance(device.index, int)):
+        return device.index
+    raise UsageError(f"bad device: got {device!r}, want an index, 'cuda', 'cuda:N' or None")

@@ -1,0 +1,96 @@
+"""`run`: executes what is stored, judges it, and keeps going."""
+
+import json
+from pathlib import Path
+
+import pytest
+from cli_process import assert_one_line_error, linear_graph, run_cli, tree_digest, write_graph
+
+from cudnn_aot.cli import operands
+from cudnn_aot.cli.commands import run_command
+
+
+def test_every_plan_is_right_and_nothing_is_written(built_store: Path) -> None:
+    before = tree_digest(built_store.parent)
+    done = run_cli("run", "--all", "--store", built_store, "--json")
+    assert done.returncode == 0, done.stderr
+    runs = json.loads(done.stdout)["runs"]
+    assert [(item["name"], item["correct"]) for item in runs] == [("down", True), ("up", True)]
+    assert all(item["symbols"] == {"M": 33} for item in runs)
+    assert all(0 <= item["worst_error"] <= 1 for item in runs)
+    assert tree_digest(built_store.parent) == before
+
+
+# 0: an empty result; 1 and 17: no multiple of any tile; 4096: the largest
+@pytest.mark.parametrize("rows", [0, 1, 17, 4096])
+def test_symbols_and_seeds(rows: int, built_store: Path) -> None:
+    done = run_cli("run", "up", "--symbol", f"M={rows}", "--seed", "3", "--store", built_store)
+    assert done.returncode == 0, done.stderr
+    assert f"M={rows}" in done.stdout
+    assert done.stdout.splitlines()[-1].startswith("1 of 1 plan correct")
+
+
+def test_bench_reports_time(built_store: Path) -> None:
+    done = run_cli("run", "up", "down", "--bench", "--store", built_store, "--json")
+    assert done.returncode == 0, done.stderr
+    for item in json.loads(done.stdout)["runs"]:
+        assert item["microseconds"] > 0 and item["tflops"] > 0
+
+
+def test_a_wrong_result_is_found(
+    built_store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The comparison itself: a reference that is off by a little must not pass."""
+    real = operands.execute
+    monkeypatch.setattr(
+        operands, "execute", lambda *args: {k: v + 0.1 for k, v in real(*args).items()}
+    )
+    assert run_command(["run", "up", "--store", str(built_store)]) == 1
+    out, err = capsys.readouterr()
+    assert "WRONG" in out and "0 of 1 plan correct" in out
+    assert err.startswith("error: up: wrong result")
+
+
+def test_an_output_that_is_not_written_is_found(
+    built_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Outputs start as NaN, so a plan that does nothing cannot pass."""
+    from cudnn_aot.cli import run
+
+    monkeypatch.setattr(run, "_on_cpu", lambda *args: None)
+    assert run_command(["run", "up", "--store", str(built_store)]) == 1
+
+
+def test_a_damaged_plan_does_not_stop_the_others(store_copy: Path) -> None:
+    name = json.loads((store_copy / "names/cpu/down.json").read_text())
+    pointer = store_copy / "plans/cpu" / f"{name['graph_key']}.json"
+    pointer.chmod(0o644)
+    pointer.write_text("{")
+    done = run_cli("run", "--all", "--store", store_copy)
+    assert_one_line_error(done, 1, "down", "damaged")
+    assert "1 of 2 plans correct" in done.stdout
+
+
+def test_a_name_stored_for_several_targets_asks_which(tmp_path: Path) -> None:
+    path = write_graph(tmp_path, linear_graph("both", 64))
+    other = tmp_path / "other_cpu.json"
+    cpu = json.loads(run_cli("targets", "--json").stdout)["targets"][0]
+    other.write_text(json.dumps(cpu | {"name": "other_cpu"}))
+    store = tmp_path / "store"
+    built = run_cli("build", path, "-t", f"cpu,{other}", "--store", store)
+    assert built.returncode == 0, built.stderr
+    assert_one_line_error(run_cli("run", "both", "--store", store), 2, "cpu, other_cpu", "--target")
+    assert_one_line_error(run_cli("run", "--all", "--store", store), 2, "cpu, other_cpu")
+    assert run_cli("run", "both", "--target", "other_cpu", "--store", store).returncode == 0
+
+
+def test_a_gpu_plan_without_a_driver(tmp_path: Path) -> None:
+    """Built here without a GPU; running it here is one line."""
+    if Path("/proc/driver/nvidia/version").exists():
+        pytest.skip("this machine has a driver")
+    path = write_graph(tmp_path, linear_graph("gpu", 64))
+    store = tmp_path / "store"
+    built = run_cli("build", path, "-t", "h200", "--store", store)
+    assert built.returncode == 0, built.stderr
+    done = run_cli("run", "gpu", "--store", store)
+    assert_one_line_error(done, 1, "driver")

@@ -1,0 +1,278 @@
+"""Every protocol that an operand may speak, described alike."""
+
+from __future__ import annotations
+
+import array
+import ctypes
+
+import numpy as np
+import pytest
+from tables import operand, table
+
+from cudnn_aot import _native
+from cudnn_aot.errors import RefusedError
+
+X = operand(1, [2, 3], [3, 1])
+PLAN = _native.Plan(table([X]))
+PACKED = np.arange(6, dtype=np.float32).reshape(2, 3)
+WIDE = np.arange(20, dtype=np.float32).reshape(2, 10)[:, 2:5]
+
+
+def seen(buffer, plan=PLAN):
+    entry = plan.resolve({1: buffer})["operands"][1]
+    return entry["address"], entry["stride"], entry["nbytes"]
+
+
+def described(view):
+    strides = [stride // view.itemsize for stride in view.strides]
+    return view.ctypes.data, strides, 4 * (strides[0] + 3)
+
+
+class OnlyDLPack:
+    """What a framework without the C exchange offers; ``old`` ones know no max_version."""
+
+    def __init__(self, held, old=False):
+        self.held, self.old, self.exports = held, old, 0
+
+    def __dlpack_device__(self):
+        return self.held.__dlpack_device__()
+
+    def __dlpack__(self, **options):
+        if self.old and options:
+            raise TypeError("unexpected keyword argument")
+        assert "stream" not in options  # host memory has none
+        self.exports += 1
+        return self.held.__dlpack__(**options)
+
+
+class Interface:
+    def __init__(self, held):
+        self.held = held
+
+    @property
+    def __array_interface__(self):
+        return self.held.__array_interface__
+
+
+@pytest.mark.parametrize("view", [PACKED, WIDE], ids=["packed", "strided"])
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda view: view,
+        memoryview,
+        OnlyDLPack,
+        lambda view: OnlyDLPack(view, old=True),
+        Interface,
+    ],
+    ids=["numpy", "memoryview", "dlpack", "old-dlpack", "array-interface"],
+)
+def test_host_protocols(view, wrap):
+    assert seen(wrap(view)) == described(view)
+
+
+def test_plain_buffers():
+    floats = array.array("f", range(6))
+    assert seen(floats) == (floats.buffer_info()[0], [3, 1], 24)
+    octets = bytearray(24)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(octets))
+    assert seen(octets) == (address, [3, 1], 24)
+    memory = (ctypes.c_float * 6)()
+    assert seen(memory) == (ctypes.addressof(memory), [3, 1], 24)
+
+
+def test_element_types_that_numpy_has_no_format_for():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    x = operand(1, [2, 3], [3, 1], dtype="BFLOAT16")
+    values = np.zeros((2, 3), ml_dtypes.bfloat16)
+    assert seen(values, _native.Plan(table([x])))[2] == 12
+
+
+def test_read_only_exports():
+    y = _native.Plan(table([X | {"kind": "output"}]))
+    frozen = PACKED.copy()
+    frozen.flags.writeable = False
+    for wrap in (lambda view: view, OnlyDLPack, Interface, lambda view: view.tobytes()):
+        with pytest.raises(RefusedError, match="read-only"):
+            y.resolve({1: wrap(frozen)})
+
+
+def test_other_objects_are_named():
+    for thing in ("text", 2.5, True, [1, 2], object()):
+        with pytest.raises(
+            TypeError, match=rf"^operand 1 't1': got a {type(thing).__name__}, want"
+        ):
+            PLAN.resolve({1: thing})
+    with pytest.raises(OverflowError):
+        PLAN.resolve({1: 2**65})
+
+
+def test_errors_of_a_producer_are_its_own():
+    class Broken(OnlyDLPack):
+        def __dlpack__(self, **options):
+            raise BufferError("not now")
+
+    with pytest.raises(BufferError, match="not now"):
+        PLAN.resolve({1: Broken(PACKED)})
+
+
+def test_strides_that_are_no_multiple_of_the_element():
+    records = np.zeros((2, 3), np.dtype([("x", "<f4"), ("pad", "u1")]))["x"]
+    with pytest.raises(TypeError, match="no multiple"):
+        PLAN.resolve({1: records})
+
+
+def test_references_are_given_back():
+    import sys
+
+    held = OnlyDLPack(PACKED)
+    before = sys.getrefcount(held), sys.getrefcount(PACKED)
+    for _ in range(50):
+        PLAN.resolve({1: held})
+        with pytest.raises(RefusedError):
+            PLAN.resolve({1: np.zeros(2, np.float32), 2: held})
+    assert held.exports == 50
+    assert (sys.getrefcount(held), sys.getrefcount(PACKED)) == before
+
+
+# ---- __dlpack_c_exchange_api__, published here through ctypes -----------------------------------
+
+
+class Device(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_int32), ("id", ctypes.c_int32)]
+
+
+class DType(ctypes.Structure):
+    _fields_ = [("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)]
+
+
+class DLTensor(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device", Device),
+        ("ndim", ctypes.c_int32),
+        ("dtype", DType),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    ]
+
+
+class Managed(ctypes.Structure):
+    pass
+
+
+DELETER = ctypes.CFUNCTYPE(None, ctypes.POINTER(Managed))
+Managed._fields_ = [
+    ("major", ctypes.c_uint32),
+    ("minor", ctypes.c_uint32),
+    ("context", ctypes.c_void_p),
+    ("deleter", DELETER),
+    ("flags", ctypes.c_uint64),
+    ("tensor", DLTensor),
+]
+VIEW = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(DLTensor))
+OWN = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(ctypes.POINTER(Managed)))
+
+
+class Api(ctypes.Structure):
+    pass
+
+
+Api._fields_ = [
+    ("major", ctypes.c_uint32),
+    ("minor", ctypes.c_uint32),
+    ("previous", ctypes.POINTER(Api)),
+    ("allocate", ctypes.c_void_p),
+    ("own", OWN),
+    ("to_object", ctypes.c_void_p),
+    ("view", VIEW),
+    ("stream", ctypes.c_void_p),
+]
+
+
+class Exchanged:
+    def __init__(self, array, device=(1, 0), offset=0):
+        self.array, self.device, self.offset = array, device, offset
+        self.deleted = 0
+
+    def fill(self, out):
+        rank = self.array.ndim
+        self.axes = (ctypes.c_int64 * (2 * rank))(
+            *self.array.shape, *(s // self.array.itemsize for s in self.array.strides)
+        )
+        out.data = self.array.ctypes.data - self.offset
+        out.device = Device(*self.device)
+        out.ndim, out.dtype, out.byte_offset = rank, DType(2, 32, 1), self.offset
+        out.shape = ctypes.cast(self.axes, ctypes.POINTER(ctypes.c_int64))
+        strides = ctypes.addressof(self.axes) + 8 * rank
+        out.strides = ctypes.cast(strides, ctypes.POINTER(ctypes.c_int64))
+
+
+@VIEW
+def view(producer, out):
+    producer.fill(out.contents)
+    return 0
+
+
+@OWN
+def own(producer, out):
+    def delete(_):
+        producer.deleted += 1
+
+    managed = producer.managed = Managed(1, 1, None, DELETER(delete), 1)  # read-only
+    producer.fill(managed.tensor)
+    out[0] = ctypes.pointer(managed)
+    return 0
+
+
+def publish(api):
+    capsule = ctypes.pythonapi.PyCapsule_New
+    capsule.restype, capsule.argtypes = (
+        ctypes.py_object,
+        [ctypes.c_void_p, ctypes.c_char_p] + [ctypes.c_void_p],
+    )
+    made = capsule(ctypes.addressof(api), b"dlpack_exchange_api", None)
+    return type("Producer", (Exchanged,), {"__dlpack_c_exchange_api__": made})
+
+
+QUICK = Api(1, 3, None, None, own, None, view, None)
+OWNING = Api(1, 3, None, None, own, None, VIEW(0), None)
+NEWER = Api(2, 0, ctypes.pointer(QUICK), None, OWN(0), None, VIEW(0), None)
+
+
+@pytest.mark.parametrize("api", [QUICK, NEWER], ids=["version-1", "newer-with-version-1-behind"])
+def test_the_c_exchange(api):
+    producer = publish(api)
+    for held in (PACKED, WIDE):
+        assert seen(producer(held)) == described(held)
+        assert seen(producer(held, offset=16)) == described(held)
+
+
+def test_the_c_exchange_without_borrowing():
+    producer = publish(OWNING)(PACKED)
+    assert seen(producer) == described(PACKED)
+    assert producer.deleted == 1
+    with pytest.raises(RefusedError, match="read-only"):
+        _native.Plan(table([X | {"kind": "output"}])).resolve({1: producer})
+
+
+def test_the_device_of_a_buffer():
+    producer = publish(QUICK)
+    for device, name in (((2, 1), "cuda:1"), ((7, 0), "DLPack device type 7")):
+        with pytest.raises(RefusedError, match=f"got {name}, want cpu") as refused:
+            seen(producer(PACKED, device))
+        assert (refused.value.rule, refused.value.operand) == ("device", 1)
+    for device in ((3, 0), (13, 0)):  # pinned and managed memory, which the host reads
+        assert seen(producer(PACKED, device))[1] == [3, 1]
+
+
+def test_devices_of_a_gpu_plan_are_compared_before_any_use_of_cuda():
+    producer = publish(QUICK)
+    gpu = _native.Plan(table([X, operand(2, [2, 3], [3, 1])], device="cuda"))
+    for a, b, operand_ in (
+        (producer(PACKED, (2, 0)), producer(PACKED, (2, 1)), 2),
+        (PACKED, producer(PACKED, (2, 0)), 1),
+    ):
+        with pytest.raises(RefusedError) as refused:
+            gpu.resolve({1: a, 2: b})
+        assert (refused.value.rule, refused.value.operand) == ("device", operand_)

@@ -1,0 +1,208 @@
+"""The GPU kernels without a GPU: every row of the menu compiles clean, and the raster is a
+bijection.
+
+What they compute is checked on a GPU host (tests/gpu).
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from cudnn_aot.recipes.gemm.kernels import operands, sm90
+from cudnn_aot.recipes.gemm.kernels.raster import Raster
+
+BARE = {"inputs": [], "nodes": [], "outputs": [{"value": 0, "dtype": "BFLOAT16"}]}
+# Every operand kind, three output dtypes, a chain with transcendental ops.
+CHAIN = {
+    "inputs": [
+        {"dtype": "BFLOAT16", "kind": "row"},
+        {"dtype": "FLOAT", "kind": "col"},
+        {"dtype": "HALF", "kind": "full"},
+        {"dtype": "FLOAT", "kind": "scalar"},
+        {"dtype": "FLOAT", "kind": "value"},
+    ],
+    "nodes": [
+        ["bias", [0, 1], {}],
+        ["gelu", [6], {}],
+        ["cast", [7], {"dtype": "BFLOAT16"}],
+        ["mul", [8, 2], {}],
+        ["swish", [9], {"swish_beta": 1.5}],
+        ["add", [10, 3], {}],
+        ["scale", [11, 4], {}],
+        ["scale", [12, 5], {}],
+        ["relu", [13], {"upper_clip": 6.0}],
+    ],
+    "outputs": [
+        {"value": 14, "dtype": "BFLOAT16"},
+        {"value": 7, "dtype": "FLOAT"},
+        {"value": 6, "dtype": "HALF"},
+    ],
+}
+
+
+def params(tile, cluster=(1, 1), split_k=False, store="tma", majors="kk", ab="BFLOAT16", e=BARE):
+    return {
+        "ab_dtype": ab,
+        "a_major": majors[0],
+        "b_major": majors[1],
+        "tile": list(tile),
+        "cluster": list(cluster),
+        "split_k": split_k,
+        "store": store,
+        "epilogue": e,
+    }
+
+
+def menu() -> dict[str, dict]:
+    """Every tile in both forms and stores, every cluster, every pair of majors, both dtypes."""
+    rows = {}
+    for tile in sm90.TILES:
+        name = "x".join(map(str, tile))
+        rows[name] = params(tile)
+        rows[f"{name}_split_direct"] = params(tile, split_k=True, store="direct")
+    for cluster in ((2, 1), (1, 2)):
+        rows[f"cluster{cluster[0]}{cluster[1]}"] = params((128, 256, 64), cluster)
+    rows["cluster21_split"] = params((128, 128, 64), (2, 1), split_k=True)
+    for majors in ("mk", "kn", "mn"):
+        rows[f"major_{majors}"] = params((128, 256, 64), (2, 1), majors=majors)
+    rows["half"] = params((128, 128, 64), (1, 2), ab="HALF")
+    rows["chain"] = params((128, 256, 64), (2, 1), e=CHAIN)
+    rows["chain_split"] = params((64, 128, 64), split_k=True, e=CHAIN)
+    return rows
+
+
+SIMT = {
+    "simt": {"ab_dtype": "FLOAT", "epilogue": BARE},
+    "simt_chain": {"ab_dtype": "BFLOAT16", "epilogue": CHAIN},
+}
+# Compiled by both processes: the bytes may not depend on which.
+TWICE = "64x64x64"
+RUNTIME_SYMBOL = re.compile(
+    r"(TVMFFI|CuteDSLRT_TVMFFI|_cuda|_cu|cuda_dialect_)\w+|_GLOBAL_OFFSET_TABLE_|mem\w+|printf"
+)
+
+
+@pytest.fixture(scope="module")
+def compiled(compile_kernels, tmp_path_factory):
+    """(name -> object path, reports, compiler output) of the menu, compiled by two processes."""
+    jobs = [
+        {"name": name, "template": f"gemm.kernels.{module}:matmul", "params": p, "arch": "sm_90a"}
+        for module, rows in (("sm90", menu()), ("simt", SIMT))
+        for name, p in rows.items()
+    ]
+    for job in jobs:
+        job["options"] = " remarks{ptx}"
+    again = next(job for job in jobs if job["name"] == TWICE)
+    halves = [jobs[0::2], jobs[1::2]]
+    halves[again in halves[0]].append(again)
+    folders = [tmp_path_factory.mktemp("menu") for _ in halves]
+    with ThreadPoolExecutor(len(halves)) as executor:
+        reports = list(executor.map(compile_kernels, halves, folders))
+    objects = {
+        job["name"]: f / f"{job['name']}.o"
+        for h, f in zip(halves, folders, strict=True)
+        for job in h
+    }
+    return objects, reports, folders
+
+
+def test_every_kernel_exports_one_entry_and_needs_only_the_runtime(compiled):
+    objects, _, _ = compiled
+    assert set(objects) == set(menu()) | set(SIMT)
+    for name, path in objects.items():
+        listing = subprocess.run(["nm", path], capture_output=True, text=True, check=True).stdout
+        symbols = [line.split()[-2:] for line in listing.splitlines()]
+        assert ["T", "__tvm_ffi_kernel"] in symbols, name
+        undefined = [symbol for kind, symbol in symbols if kind == "U"]
+        assert all(RUNTIME_SYMBOL.fullmatch(symbol) for symbol in undefined), (name, undefined)
+
+
+def test_no_kernel_spills_or_serialises_its_matrix_instructions(compiled):
+    _, reports, _ = compiled
+    for report in reports:
+        for name, row in report.items():
+            assert "bytes spill stores" in row["log"], name
+            assert not re.search(r"C75(08|14)", row["log"]), (name, row["log"])
+            spills = [int(n) for n in re.findall(r"(\d+) bytes spill stores", row["log"])]
+            # A chain of five operands and three outputs may lose a few address registers.
+            assert max(spills) <= (64 if "chain" in name else 0), name
+
+
+def test_shared_memory_is_what_the_config_says(compiled):
+    _, reports, _ = compiled
+    rows = menu()
+    for report in reports:
+        for name, row in report.items():
+            if name in rows:
+                config = sm90.Config.parse(rows[name])
+                assert row["smem_bytes"] == config.smem_bytes <= sm90.SMEM_BYTES, name
+                assert config.stages >= 4, name
+
+
+def test_bytes_do_not_depend_on_the_process(compiled):
+    _, _, folders = compiled
+    assert len({(folder / f"{TWICE}.o").read_bytes() for folder in folders}) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"tile": [96, 128, 64]}, "tile: got (96, 128, 64), want one of (128, 256, 64)"),
+        ({"cluster": [4, 1]}, "cluster: got (4, 1), want one of (1, 1), (2, 1), (1, 2)"),
+        ({"ab_dtype": "FLOAT"}, "ab_dtype: got 'FLOAT', want one of BFLOAT16, HALF"),
+        ({"a_major": "n"}, "a_major: got 'n', want one of k, m"),
+        ({"store": "scatter"}, "store: got 'scatter', want one of tma, direct"),
+    ],
+)
+def test_params_off_the_menu_are_refused(change, message):
+    with pytest.raises(ValueError) as caught:
+        sm90.matmul({**params((128, 256, 64)), **change})
+    assert str(caught.value).startswith(message)
+
+
+def test_unknown_operands_are_refused():
+    bad_kind = {**BARE, "inputs": [{"dtype": "FLOAT", "kind": "diagonal"}]}
+    with pytest.raises(
+        ValueError, match="got kind 'diagonal', want full, row, col, scalar or value"
+    ):
+        sm90.matmul(params((128, 256, 64), e=bad_kind))
+    with pytest.raises(ValueError, match="dtype: got 'INT8', want one of FLOAT, HALF, BFLOAT16"):
+        operands.named_dtype("INT8")
+
+
+# (M, N, L, splits, cluster, tile): ragged both ways, one tile, bands cut short, a band of one row.
+RASTERS = [
+    (5000, 3000, 2, 3, (2, 1), (128, 256)),
+    (1, 1, 1, 1, (1, 2), (64, 64)),
+    (4096, 4096, 1, 1, (1, 1), (128, 128)),
+    (2049, 100, 1, 2, (1, 2), (128, 128)),
+    (130, 5000, 3, 1, (2, 1), (64, 256)),
+]
+
+
+@pytest.mark.parametrize(("m", "n", "batches", "splits", "cluster", "tile"), RASTERS)
+def test_raster_visits_every_tile_once(m, n, batches, splits, cluster, tile):
+    """The traced arithmetic, on Python integers: tiles are counted in whole clusters."""
+    raster = Raster.of(tile, cluster, (m, n, batches), splits)
+    places = list(itertools.product(range(cluster[0]), range(cluster[1])))
+    tiles = [raster.locate(item, place) for item in range(raster.items) for place in places]
+    tiles_m = -(-m // (tile[0] * cluster[0])) * cluster[0]
+    tiles_n = -(-n // (tile[1] * cluster[1])) * cluster[1]
+    want = itertools.product(range(tiles_m), range(tiles_n), range(batches), range(splits))
+    assert sorted((t.m, t.n, t.batch, t.split) for t in tiles) == sorted(want)
+    # The number of a tile is what the split-K workspace is indexed by.
+    numbers = {(t.m, t.n, t.batch): t.number for t in tiles}
+    assert sorted(numbers.values()) == list(range(tiles_m * tiles_n * batches))
+
+
+def test_neighbouring_items_share_operands():
+    """A wave of 132 CTAs of the large tile covers a square of about 2048 x 2048 outputs."""
+    raster = Raster.of((128, 256), (1, 1), (8192, 8192, 1), 1)
+    wave = [raster.locate(item, (0, 0)) for item in range(128)]
+    assert {t.m for t in wave} == set(range(16))
+    assert {t.n for t in wave} == set(range(8))
