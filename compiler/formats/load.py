@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from cudnn_aot.compiler.formats import graph_json, peer_blob
+from cudnn_aot.compiler.formats import graph_json, lowered, peer_blob
 from cudnn_aot.compiler.formats.json_reader import MAX_BYTES, parse
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.errors import InvalidGraphError, UsageError, cudnnGraphNotSupportedError
@@ -38,9 +38,11 @@ def _read(data: bytes, name: str) -> Graph:
     members = root.object()
     if graph_json.MARKER in members:
         return graph_json.read(root, name)
+    if lowered.is_lowered(root):
+        return lowered.read(root, name)
     if peer_blob.is_peer(root):
         return peer_blob.read(root, name)
     raise InvalidGraphError(
         f"not a graph: got no field {graph_json.MARKER!r}, "
-        "want a cudnn-aot graph or the cuDNN frontend's plan-blob form"
+        "want a cudnn-aot graph, or the cuDNN frontend's plan blob or lowered form"
     )

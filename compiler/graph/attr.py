@@ -22,10 +22,17 @@ from cudnn_aot.errors import InvalidGraphError
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class AttrType:
-    """A type of attribute: what it is called, and ``read``, which raises `ValueError`."""
+    """A type of attribute.
+
+    Attributes:
+        word: what it is called in messages.
+        read: gives a value's normal form, or raises `ValueError`.
+        members: the names that it takes, if it is an enum.
+    """
 
     word: str
     read: Callable[[Any], Any]
+    members: tuple[str, ...] = ()
 
 
 def _float(value: Any) -> float:
@@ -118,7 +125,7 @@ def one_of(kind: type[enum.Enum]) -> AttrType:
             raise ValueError
         return members[name]
 
-    return AttrType(f"a {kind.__name__}: {', '.join(members)}", read)
+    return AttrType(f"a {kind.__name__}: {', '.join(members)}", read, tuple(members))
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

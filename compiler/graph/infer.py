@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from cudnn_aot.compiler.graph.dtypes import DTYPES
 from cudnn_aot.compiler.graph.enums import data_type
-from cudnn_aot.compiler.graph.extents import format_extents, row_major
+from cudnn_aot.compiler.graph.extents import Extent, format_extents, row_major
 from cudnn_aot.compiler.graph.node import Node
 from cudnn_aot.compiler.graph.op import Output
 from cudnn_aot.compiler.graph.tensor import Tensor, fill
@@ -66,18 +66,11 @@ def _infer_output(graph: Graph, node: Node, output: Output) -> None:
             f"{node}: port {output.name}: got dim {format_extents(tensor.dim)}, "
             f"want {format_extents(shape)}"
         )
-    is_discarded = graph.is_discarded(tensor)
     if tensor.data_type is None:
-        dtype = output.data_type
-        if isinstance(dtype, str):
-            source = node.view.tensor(dtype)
-            dtype = None if source is None else source.data_type
-        if dtype is None and is_discarded and graph.intermediate_data_type is None:
-            dtype = data_type.FLOAT  # nobody reads it: any type will do
-        fill(tensor, data_type=dtype)
+        fill(tensor, data_type=default_data_type(graph, tensor, node, output))
     _infer_data_type(graph, tensor)
     if not tensor.dim:
-        if is_discarded:
+        if graph.is_discarded(tensor):
             return
         raise InvalidGraphError(
             f"{node}: port {output.name} has no dim: it does not follow from the operands; "
@@ -87,11 +80,31 @@ def _infer_output(graph: Graph, node: Node, output: Output) -> None:
         fill(tensor, stride=output.layout.rule(node.view, tensor.dim))
 
 
+def default_data_type(
+    graph: Graph, tensor: Tensor, node: Node | None = None, output: Output | None = None
+) -> data_type | None:
+    """The type of a tensor that sets none: as `output` of `node` says, else as the graph does."""
+    dtype = None if output is None else output.data_type
+    if isinstance(dtype, str):
+        source = None if node is None else node.view.tensor(dtype)
+        dtype = None if source is None else source.data_type
+    if dtype is None:
+        dtype = graph.intermediate_data_type if tensor.is_virtual else graph.io_data_type
+    if dtype is None and graph.is_discarded(tensor):
+        return data_type.FLOAT  # nobody reads it: any type will do
+    return dtype
+
+
+def default_dim(node: Node, output: Output) -> tuple[Extent, ...] | None:
+    """The extents that `output` has whatever its caller declares, or None if that may differ."""
+    return output.shape.rule(node.view) if output.shape.is_exact else None
+
+
 def _infer_data_type(graph: Graph, tensor: Tensor) -> None:
     if tensor.data_type is None:
-        field = "intermediate_data_type" if tensor.is_virtual else "io_data_type"
-        dtype = getattr(graph, field)
+        dtype = default_data_type(graph, tensor)
         if dtype is None:
+            field = "intermediate_data_type" if tensor.is_virtual else "io_data_type"
             raise InvalidGraphError(f"{tensor} has no data_type: set it, or the graph's {field}")
         fill(tensor, data_type=dtype)
     value = tensor.pass_by_value

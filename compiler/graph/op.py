@@ -304,6 +304,10 @@ class Op:
             return None if row.is_list else row
         return self._ports.get(self.list_port(name) or "")
 
+    def output(self, name: str) -> Output | None:
+        """The row of an output, or None for a port that the caller gives the tensor of."""
+        return next((output for output in self.outputs if output.name == name), None)
+
     def list_port(self, name: str) -> str | None:
         """The list that ``<list>_<n>`` is an item of, or None."""
         stem, _, index = name.rpartition("_")

@@ -12,7 +12,8 @@ from cudnn_aot.compiler.graph.enums import data_type
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.errors import InvalidGraphError, cudnnGraphNotSupportedError
 
-DATA = Path(__file__).parents[2] / "data/peer_graphs/lowered_matmul_bias_relu.json"
+FOLDER = Path(__file__).parents[2] / "data/peer_graphs/cudnn_frontend_1_32"
+DATA = FOLDER / "lowered_matmul_bias_relu.json"
 
 
 def document() -> dict[str, Any]:

@@ -13,11 +13,12 @@ from cudnn_aot.compiler.recorder.convert import uses_of
 from cudnn_aot.compiler.recorder.spool import Call, RecordedGraph, Spool
 from cudnn_aot.errors import cudnnGraphNotSupportedError
 
-DATA = Path(__file__).parents[2] / "data/peer_graphs"
+FOLDER = Path(__file__).parents[2] / "data/peer_graphs"
+DATA = {path.stem: path for path in FOLDER.glob("*/*.json")}
 
 
 def record(name: str, **counts: int) -> RecordedGraph:
-    return RecordedGraph("peer", json.loads((DATA / f"{name}.json").read_text()), **counts)
+    return RecordedGraph("peer", json.loads(DATA[name].read_text()), **counts)
 
 
 def override(m: int) -> Call:
@@ -51,7 +52,7 @@ def test_override_calls_give_the_range_that_was_seen() -> None:
 def test_override_enabled_but_never_used_keeps_the_symbols_of_its_importer() -> None:
     recorded = record("fi_mm_bf16_override_down_bf16", built=1)
     (merged,) = collect(Spool(graphs=[recorded])).graphs
-    (imported,) = load_graphs(DATA / "fi_mm_bf16_override_down_bf16.json")
+    (imported,) = load_graphs(DATA["fi_mm_bf16_override_down_bf16"])
     assert merged.graph.key() == imported.key()
 
 
@@ -132,7 +133,7 @@ def test_written_files_are_graphs_of_the_reported_keys(tmp_path: Path) -> None:
 
 
 def test_a_graph_of_this_package_is_kept_as_text() -> None:
-    (graph,) = load_graphs(DATA / "gemm_odd.json")
+    (graph,) = load_graphs(DATA["gemm_odd"])
     text = graph_json.dumps(graph)
     (use,), notes = uses_of(RecordedGraph("cudnn_aot", {"text": text}, built=1))
     assert (use.graph.key(), notes) == (graph.key(), [])
