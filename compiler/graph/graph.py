@@ -57,14 +57,35 @@ class Stage(enum.IntEnum):
     PLANNED = 3
 
 
+class GraphContext:
+    """What a graph's tensors and nodes take when they set no type; fixed with the graph.
+
+    Of a context that names an io type alone, that type is the others' too.
+    """
+
+    __slots__ = ("io_data_type", "intermediate_data_type", "compute_data_type")
+    io_data_type: data_type | None
+    intermediate_data_type: data_type | None
+    compute_data_type: data_type | None
+
+    def __init__(self, io: Any, intermediate: Any, compute: Any) -> None:
+        put = object.__setattr__
+        put(self, "io_data_type", as_data_type(io))
+        put(self, "intermediate_data_type", as_data_type(intermediate) or self.io_data_type)
+        put(self, "compute_data_type", as_data_type(compute) or self.io_data_type)
+
+    def __setattr__(self, field: str, value: Any) -> None:
+        raise FrozenGraphError(f"cannot set {field}: give it to the graph when it is made")
+
+
 class Graph:
     """A cuDNN-style operation graph.
 
     Args:
         name: the graph's name; no part of its key.
         io_data_type: type of non-virtual tensors that set none.
-        intermediate_data_type: type of virtual tensors that set none.
-        compute_data_type: arithmetic of nodes that set none.
+        intermediate_data_type: type of virtual tensors that set none; io_data_type unless given.
+        compute_data_type: arithmetic of nodes that set none; io_data_type unless given.
         is_override_shape_enabled: calls override the row extent; it becomes a symbol on validation
             (see `override`).
         symbols: ranges of the symbolic extents, by name: `Symbol` or a mapping of its fields.
@@ -107,11 +128,7 @@ class Graph:
         self._next_uid = 1
         self._symbols: dict[str, Symbol] = {}
         self._name = name
-        self._context = {
-            "io_data_type": as_data_type(io_data_type),
-            "intermediate_data_type": as_data_type(intermediate_data_type),
-            "compute_data_type": as_data_type(compute_data_type),
-        }
+        self._context = GraphContext(io_data_type, intermediate_data_type, compute_data_type)
         self._is_override_shape_enabled = bool(is_override_shape_enabled)
         for symbol_name, symbol in (symbols or {}).items():
             self._declare_symbol(symbol_name, symbol)
@@ -144,15 +161,15 @@ class Graph:
 
     @property
     def io_data_type(self) -> data_type | None:
-        return self._context["io_data_type"]
+        return self._context.io_data_type
 
     @property
     def intermediate_data_type(self) -> data_type | None:
-        return self._context["intermediate_data_type"]
+        return self._context.intermediate_data_type
 
     @property
     def compute_data_type(self) -> data_type | None:
-        return self._context["compute_data_type"]
+        return self._context.compute_data_type
 
     @property
     def stage(self) -> Stage:
@@ -193,30 +210,25 @@ class Graph:
         names = [t.name for t in named]
         return {t.name: t.uid for t in named if names.count(t.name) == 1}
 
-    def find_tensor(self, which: str | int) -> Tensor:
-        """The tensor of that uid or, if only one has it, of that name."""
-        found = [t for t in self._tensors.values() if which in (t.uid, t.name)]
-        if len(found) == 1:
-            return found[0]
-        raise InvalidGraphError(
-            f"{which!r} names {len(found)} tensors of the graph"
-            if found
-            else f"no tensor {which!r}"
-        )
+    def find_tensor(self, which: str | int) -> Tensor | None:
+        """The tensor of that uid or name, or None; refuses a name that several have."""
+        if isinstance(which, int):
+            return self._tensors.get(which)
+        found = [tensor for tensor in self._tensors.values() if tensor.name == which]
+        if len(found) > 1:
+            raise InvalidGraphError(f"{which!r} names {len(found)} tensors: look one up by its uid")
+        return found[0] if found else None
 
-    def get_node(self, name: str) -> Node:
-        """The node of that name."""
-        for node in self._nodes:
-            if node.name == name:
-                return node
-        raise InvalidGraphError(f"no node {name!r}")
+    def get_node(self, name: str) -> Node | None:
+        """The first node of that name, or None."""
+        return next((node for node in self._nodes if node.name == name), None)
 
     # The same as programs written for the cuDNN frontend ask for it.
 
     @property
-    def context(self) -> Mapping[str, data_type | None]:
-        """The io, intermediate and compute data types, by field."""
-        return MappingProxyType(self._context)
+    def context(self) -> GraphContext:
+        """The io, intermediate and compute data types."""
+        return self._context
 
     def get_inputs(self) -> list[Tensor]:
         return list(self.inputs())
@@ -231,7 +243,9 @@ class Graph:
             return None if value is None else value.name
 
         return {
-            "context": {field: named(value) for field, value in self._context.items()},
+            "context": {
+                field: named(getattr(self._context, field)) for field in self._context.__slots__
+            },
             "nodes": [
                 {
                     "name": node.name,
@@ -291,7 +305,11 @@ class Graph:
             if given[field] is default:
                 del given[field]
         # -1 is how the cuDNN frontend spells a uid that is not set
-        return self._new_tensor(None if uid == -1 else uid, **given)
+        tensor = self._new_tensor(None if uid == -1 else uid, **given)
+        if tensor.data_type is None:  # what inference will find, unless it is set until then
+            field = "intermediate_data_type" if tensor.is_virtual else "io_data_type"
+            fill(tensor, data_type=getattr(self._context, field))
+        return tensor
 
     def tensor_like(self, template: Any, name: str = "", is_virtual: bool = False) -> Tensor:
         """Declare a tensor like another: of this package, torch, numpy, or anything shaped so.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cudnn_aot.compiler.graph.dtypes import as_data_type
 from cudnn_aot.compiler.graph.enums import data_type
-from cudnn_aot.compiler.graph.op import NodeView
+from cudnn_aot.compiler.graph.op import Dim, NodeView
 from cudnn_aot.compiler.graph.tensor import fill
 from cudnn_aot.errors import InvalidGraphError
 
@@ -107,7 +107,7 @@ class Node:
         return self._view
 
     def infer_early(self, dims: Mapping[str, Any]) -> None:
-        """Set the extents of outputs that the caller gives; infer the others as far as possible."""
+        """Set the extents of outputs that the caller gives; infer the rest as far as possible."""
         for port, dim in dims.items():
             if port not in self.outputs:
                 known = ", ".join(self.outputs)
@@ -115,15 +115,21 @@ class Node:
                     f"{self}: out_dims: no output {port!r} (the node has: {known})"
                 )
             self.outputs[port].dim = dim
+        is_known = all(operand.dim for operand in self.inputs.values())
         for output in self._spec.existing(self._view):
             tensor = self.outputs[output.name]
-            if tensor.dim or not all(operand.dim for operand in self.inputs.values()):
-                continue
-            try:
-                shape = output.shape.rule(self._view)
-            except InvalidGraphError:  # a setter may still change an operand; validation decides
-                continue
-            if shape is not None:
+            if isinstance(output.data_type, str):
+                source = self._view.tensor(output.data_type)
+                fill(tensor, data_type=None if source is None else source.data_type)
+            shape: Dim | None = tensor.dim
+            if not shape and is_known:
+                try:
+                    shape = output.shape.rule(self._view)
+                except (
+                    InvalidGraphError
+                ):  # a setter may still change an operand; validation decides
+                    continue
+            if shape:
                 fill(tensor, dim=shape, stride=output.layout.rule(self._view, shape))
 
     def __str__(self) -> str:

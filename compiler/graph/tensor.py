@@ -291,6 +291,9 @@ class Tensor:
         return self.ragged_offset_multiplier
 
 
+tensor = Tensor  # the name in annotations of programs
+
+
 def fill(tensor: Tensor, **fields: Any) -> None:
     """Write fields past the freeze check; for the graph package itself."""
     for field, value in fields.items():
