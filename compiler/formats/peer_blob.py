@@ -4,8 +4,11 @@ Takes the graph part alone, the blob's JSON header, or a whole blob, of which th
 ignored. uids, names and types are kept as they are. Pointwise ports ``IN_0`` ... become the ports
 of the op; the counts of list arguments (``_n_inputs``, ``_dropout_n``) are dropped, since the ports
 say them. Values are plain, or ``{"$enum": type, "name": member}``, ``{"$tensor": uid}``,
-``{"$tuple": [...]}``. A graph with override shapes becomes symbolic in its rows
-(`compiler.graph.override`).
+``{"$tuple": [...]}``.
+
+A result's strides and a scalar's extents count where the caller set them: what the frontend fills
+in before it lowers a graph is provisional, and inference gives what lowering does. A graph with
+override shapes becomes symbolic in its rows (`compiler.graph.override`).
 """
 
 from __future__ import annotations
@@ -104,9 +107,10 @@ def read(root: Value, name: str = "") -> Graph:
         for uid, (_, fields) in rows.items()
         if uid in used and "ragged_offset" in fields and fields["ragged_offset"].raw is not None
     }
+    produced = {uid for node in nodes for uid in node.outputs.values()}
     for uid, (item, fields) in rows.items():
         if uid in used or uid in offsets.values():
-            _read_tensor(graph, item, fields)
+            _read_tensor(graph, item, fields, uid in produced)
     for uid, offset in offsets.items():
         with rows[uid][1]["ragged_offset"].locate():
             if offset not in rows:
@@ -122,7 +126,7 @@ def _tensor_uid(value: Value) -> int:
     return value.fields(("$tensor",))["$tensor"].integer()
 
 
-def _read_tensor(graph: Graph, value: Value, fields: dict[str, Value]) -> None:
+def _read_tensor(graph: Graph, value: Value, fields: dict[str, Value], is_produced: bool) -> None:
     def get(name: str) -> Any:
         return _plain(fields[name]) if name in fields else None
 
@@ -133,10 +137,15 @@ def _read_tensor(graph: Graph, value: Value, fields: dict[str, Value]) -> None:
     dtype = member("data_type", data_type)
     if dtype is None and scalar is not None:  # what the frontend gives a scalar when it lowers it
         dtype = data_type.INT32 if type(scalar) is int else data_type.FLOAT
+    dim, stride = get("dim") or (), get("stride") or None
+    if is_produced and get("stride_assigned") is False:
+        stride = None
+    if scalar is not None and get("dim_assigned") is False:
+        dim, stride = (1,), None
     with value.locate():
         tensor = graph.tensor(
-            get("dim") or (),
-            get("stride") or None,
+            dim,
+            stride,
             dtype,
             _flag(fields, "is_virtual"),
             _flag(fields, "is_pass_by_value"),
