@@ -26,6 +26,7 @@ from cudnn_aot.compiler.graph.op import (
     When,
     ports,
 )
+from cudnn_aot.compiler.graph.rules import attention, attention_backward
 from cudnn_aot.compiler.graph.shapes import constant, like
 
 # Outputs.
@@ -164,6 +165,7 @@ ROWS = (
         _LOG2,
         _PROBABILITY,
         _SOFTMAX,
+        rules=attention.SDPA,
     ),
     _row(
         "sdpa_backward",
@@ -189,6 +191,7 @@ ROWS = (
         (Attr("score_mod", FUNCTION), Attr("score_mod_bprop", FUNCTION)),
         _PROBABILITY,
         _SOFTMAX,
+        rules=attention_backward.SDPA_BACKWARD,
     ),
     _row(
         "sdpa_fp8",
@@ -221,6 +224,7 @@ ROWS = (
         _LOG2,
         _PROBABILITY,
         _SOFTMAX,
+        rules=attention.SDPA_FP8,
     ),
     _row(
         "sdpa_fp8_backward",
@@ -238,6 +242,7 @@ ROWS = (
         _TOTALS,
         _PROBABILITY,
         _SOFTMAX,
+        rules=attention_backward.SDPA_FP8_BACKWARD,
     ),
     _row(
         "sdpa_mxfp8",
@@ -263,6 +268,7 @@ ROWS = (
         _TOTALS,
         _PAGES,
         _SOFTMAX,
+        rules=attention.SDPA_MXFP8,
     ),
     _row(
         "sdpa_mxfp8_backward",
@@ -280,5 +286,6 @@ ROWS = (
         _TOTALS,
         _PROBABILITY,
         _SOFTMAX,
+        rules=attention_backward.SDPA_MXFP8_BACKWARD,
     ),
 )

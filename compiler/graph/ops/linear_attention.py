@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from cudnn_aot.compiler.graph.attr import BOOL, FLOAT, INT, LIMIT, STR, Attr
 from cudnn_aot.compiler.graph.extents import Extent, mul
-from cudnn_aot.compiler.graph.op import Dim, NodeView, Op, Output, Rule, Shape, Style, ports
+from cudnn_aot.compiler.graph.op import Dim, NodeView, Op, Output, Shape, Style, ports
+from cudnn_aot.compiler.graph.rules.linear_attention import RULES
 from cudnn_aot.compiler.graph.shapes import asked, larger, like, minus, whole, wired
 
 # Shapes. Rank is checked by the semantic rules; a rule here answers None where it does not fit.
@@ -130,7 +131,6 @@ def _row(
     inputs: str,
     outputs: tuple[Output, ...],
     attrs: str,
-    rules: tuple[Rule, ...] = (),
 ) -> Op:
     return Op(
         name,
@@ -139,7 +139,7 @@ def _row(
         _attrs(attrs),
         name.upper(),
         Style.STRUCTURED,
-        rules,
+        RULES[name],
         is_python_only=True,
     )
 

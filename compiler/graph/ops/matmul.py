@@ -5,6 +5,7 @@ from __future__ import annotations
 from cudnn_aot.compiler.graph.attr import FLOAT, Attr
 from cudnn_aot.compiler.graph.extents import broadcast, format_extents
 from cudnn_aot.compiler.graph.op import Dim, NodeView, Op, Output, Shape, ShapeError, Style, ports
+from cudnn_aot.compiler.graph.rules import gemm
 
 
 def _product(view: NodeView) -> Dim:
@@ -33,5 +34,6 @@ ROWS = (
         (Attr("padding", FLOAT, 0.0),),
         node_type="MATMUL",
         style=Style.MATMUL,
+        rules=gemm.MATMUL,
     ),
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from cudnn_aot.compiler.graph.attr import BOOL, Attr, one_of
 from cudnn_aot.compiler.graph.enums import norm_forward_phase
 from cudnn_aot.compiler.graph.op import Dim, NodeView, Output, Port, Shape, When, ports, structured
+from cudnn_aot.compiler.graph.rules import norms as rules
 from cudnn_aot.compiler.graph.shapes import follows, keeps, like, wired
 
 
@@ -78,6 +79,7 @@ ROWS = (
         ports("input", "scale?", "bias?", "epsilon"),
         (_Y, _statistic("inv_var", _statistics(0), _TRAINING)),
         _PHASE,
+        rules=rules.RMSNORM,
     ),
     structured(
         "rmsnorm_backward",
@@ -89,6 +91,7 @@ ROWS = (
             Output("DBias", like("scale"), _HAS_DBIAS, suffix="Dbias"),
         ),
         Attr("has_dbias", BOOL, True),
+        rules=rules.RMSNORM_BACKWARD,
     ),
     structured(
         "layernorm",
@@ -100,12 +103,14 @@ ROWS = (
             _statistic("inv_var", _declared_or_statistics("mean"), _TRAINING),
         ),
         _PHASE,
+        rules=rules.LAYERNORM,
     ),
     structured(
         "layernorm_backward",
         "LAYERNORM_BWD",
         ports("grad", "input", "scale?", "mean", "inv_variance"),
         _gradients(_HAS_SCALE),
+        rules=rules.LAYERNORM_BACKWARD,
     ),
     structured(
         "adalayernorm",
@@ -117,8 +122,15 @@ ROWS = (
             _statistic("inv_var", _statistics(1), _TRAINING),
         ),
         _PHASE,
+        rules=rules.ADALAYERNORM,
     ),
-    structured("adalayernorm_backward", "ADALAYERNORM_BWD", _BACKWARD, _gradients()),
+    structured(
+        "adalayernorm_backward",
+        "ADALAYERNORM_BWD",
+        _BACKWARD,
+        _gradients(),
+        rules=rules.ADALAYERNORM_BACKWARD,
+    ),
     structured(
         "instancenorm",
         "INSTANCENORM",
@@ -129,12 +141,14 @@ ROWS = (
             _statistic("inv_var", _PER_INSTANCE, _TRAINING),
         ),
         _PHASE,
+        rules=rules.INSTANCENORM,
     ),
     structured(
         "instancenorm_backward",
         "INSTANCENORM_BWD",
         ports("grad", "input", "scale", "mean?", "inv_variance?"),
         _gradients(),
+        rules=rules.INSTANCENORM_BACKWARD,
     ),
     structured(
         "batchnorm",
@@ -161,23 +175,27 @@ ROWS = (
                 suffix="NEXT_RUNNING_VAR",
             ),
         ),
+        rules=rules.BATCHNORM,
     ),
     structured(
         "batchnorm_inference",
         "BATCHNORM_INFERENCE",
         ports("input", "mean", "inv_variance", "scale", "bias"),
         (_Y,),
+        rules=rules.BATCHNORM_INFERENCE,
     ),
     structured(
         "batchnorm_backward",
         "BATCHNORM_BWD",
         (*_BACKWARD, Port("peer_stats", optional=True, is_list=True)),
         _gradients(),
+        rules=rules.BATCHNORM_BACKWARD,
     ),
     structured(
         "genstats",
         "GENSTATS",
         ports("input"),
         (Output("SUM", _PER_CHANNEL), Output("SQ_SUM", _PER_CHANNEL)),
+        rules=rules.GENSTATS,
     ),
 )

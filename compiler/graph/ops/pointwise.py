@@ -5,6 +5,7 @@ from __future__ import annotations
 from cudnn_aot.compiler.graph.attr import FLOAT, INT, Attr
 from cudnn_aot.compiler.graph.extents import broadcast, format_extents
 from cudnn_aot.compiler.graph.op import Dim, NodeView, Op, Output, Shape, ShapeError, ports
+from cudnn_aot.compiler.graph.rules import pointwise as rules
 from cudnn_aot.compiler.graph.shapes import follows
 
 
@@ -63,5 +64,11 @@ ROWS = (
     Op("leaky_relu_backward", ports("loss", "input"), _OUTPUTS, _LEAKY),
     Op("swish", ports("input"), _OUTPUTS, _SWISH),
     Op("swish_backward", ports("loss", "input"), _OUTPUTS, _SWISH),
-    Op("gen_index", ports("input"), _OUTPUTS, (Attr("axis", INT, required=True),)),
+    Op(
+        "gen_index",
+        ports("input"),
+        _OUTPUTS,
+        (Attr("axis", INT, required=True),),
+        rules=rules.GEN_INDEX,
+    ),
 )

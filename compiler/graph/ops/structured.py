@@ -24,6 +24,7 @@ from cudnn_aot.compiler.graph.op import (
     ports,
     structured,
 )
+from cudnn_aot.compiler.graph.rules import convolution, moe, moves, quantize, reductions, rope
 from cudnn_aot.compiler.graph.shapes import (
     CHANNELS_LAST,
     ceil_div,
@@ -71,6 +72,7 @@ _QUANTISATION = (
         ports("input", "group_offset?"),
         (Output("OUT_0"),),
         Attr("mode", one_of(reduction_mode), required=True),
+        rules=reductions.REDUCTION,
     ),
     structured(
         "block_scale_dequantize",
@@ -79,6 +81,7 @@ _QUANTISATION = (
         (Output("OUT_0", like("input"), layout=follows("input")),),
         Attr("block_size", INTS, required=True),
         Attr("is_negative_scale", BOOL, False),
+        rules=quantize.BLOCK_SCALE_DEQUANTIZE,
     ),
     structured(
         "block_scale_quantize",
@@ -91,6 +94,7 @@ _QUANTISATION = (
         Attr("block_size", INT, required=True),
         Attr("axis", INT),
         Attr("transpose", BOOL, False),
+        rules=quantize.BLOCK_SCALE_QUANTIZE,
     ),
     structured(
         "moe_grouped_matmul",
@@ -107,6 +111,7 @@ _QUANTISATION = (
         ),
         Attr("mode", one_of(moe_grouped_matmul_mode), moe_grouped_matmul_mode.NONE),
         Attr("top_k", INT, 0),
+        rules=moe.MOE_GROUPED_MATMUL,
     ),
     structured(
         "moe_grouped_matmul_bwd",
@@ -126,6 +131,7 @@ _QUANTISATION = (
                 ),
             ),
         ),
+        rules=moe.MOE_GROUPED_MATMUL_BWD,
     ),
 )
 
@@ -216,6 +222,7 @@ _CONVOLUTIONS = (
             ),
         ),
         *_CONV,
+        rules=convolution.CONV_FPROP,
     ),
     structured(
         "conv_dgrad",
@@ -233,6 +240,7 @@ _CONVOLUTIONS = (
             ),
         ),
         *_CONV,
+        rules=convolution.CONV_DGRAD,
     ),
     structured(
         "conv_wgrad",
@@ -240,6 +248,7 @@ _CONVOLUTIONS = (
         ports("image", "loss"),
         (Output("DW", layout=CHANNELS_LAST),),
         *_CONV,
+        rules=convolution.CONV_WGRAD,
     ),
 )
 
@@ -298,6 +307,7 @@ _MOVES = (
         (Output("OUT_0"),),
         Attr("reshape_mode", one_of(reshape_mode), reshape_mode.VIEW_ONLY),
         has_compute_data_type=False,
+        rules=moves.RESHAPE,
     ),
     structured(
         "slice",
@@ -305,6 +315,7 @@ _MOVES = (
         ports("input"),
         (Output("OUT_0", Shape("the length of every slice", _sliced), data_type="input"),),
         Attr("slices", SLICES, required=True),
+        rules=moves.SLICE,
     ),
     structured(
         "transpose",
@@ -312,6 +323,7 @@ _MOVES = (
         ports("input"),
         (Output("OUT_0", Shape("input's extents in the order of permutation", _transposed)),),
         Attr("permutation", INTS, required=True),
+        rules=moves.TRANSPOSE,
     ),
     structured(
         "concatenate",
@@ -321,6 +333,7 @@ _MOVES = (
         Attr("axis", INT, required=True),
         Attr("in_place_index", INT),
         has_compute_data_type=False,
+        rules=moves.CONCATENATE,
     ),
     structured(
         "rope",
@@ -329,6 +342,7 @@ _MOVES = (
         (Output("OUT_0", like("input"), layout=follows("input")),),
         Attr("output_scale", FLOAT, 1.0),
         Attr("rope_dim", INT, 0),
+        rules=rope.ROPE,
     ),
     structured(
         "rope_backward",
@@ -337,6 +351,7 @@ _MOVES = (
         (Output("OUT_0", like("dY"), layout=follows("dY")),),
         Attr("output_scale", FLOAT, 1.0),
         Attr("rope_dim", INT, 0),
+        rules=rope.ROPE_BACKWARD,
     ),
 )
 

@@ -127,9 +127,9 @@ def test_layernorm_s_two_statistics_go_together() -> None:
     one = graph.tensor([1, 1], is_pass_by_value=True)
     _, mean, inv_var = graph.layernorm(x, row, row, one, "TRAINING")
     assert shape(inv_var) == [8, 1]
-    mean.set_output(True).set_dim([8, 2])
+    mean.set_output(True).set_dim([1, 1])
     graph.validate()
-    assert shape(inv_var) == [8, 2]
+    assert shape(inv_var) == [1, 1]
 
 
 def test_block_scales() -> None:

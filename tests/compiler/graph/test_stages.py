@@ -15,7 +15,12 @@ def attention():
     offsets = graph.tensor([3, 1, 1, 1], None, "INT32", name="offsets")
     q = graph.tensor([2, 4, 16, 8], name="q", ragged_offset=offsets)
     scale = graph.tensor_scalar(0.5, name="scale")
-    out, stats = graph.sdpa(q, q, q, attn_scale=scale, is_inference=False, dropout=(0.1, q, q))
+    rows = graph.tensor([2, 1, 1, 1], None, "INT32", name="rows")
+    lengths = {"use_padding_mask": True, "seq_len_q": rows, "seq_len_kv": rows}
+    dropout = (0.1, scale, scale)
+    out, stats = graph.sdpa(
+        q, q, q, attn_scale=scale, is_inference=False, dropout=dropout, **lengths
+    )
     out.set_output(True).set_ragged_offset(offsets)
     stats.set_output(True)
     return graph, q, out
@@ -189,7 +194,7 @@ def test_offsets_of_experts_promise_what_their_values_are_multiples_of():
 def test_a_result_that_nobody_asked_for_needs_no_type_and_does_not_count():
     def build(stats_type):
         graph = Graph("", BF16, None, FP32)
-        q, one = graph.tensor([2, 4, 16, 8]), graph.tensor([1, 1, 1, 1], None, FP32)
+        q, one = graph.tensor([2, 4, 16, 16]), graph.tensor([1, 1, 1, 1], None, FP32)
         row = graph.tensor([2, 4, 16, 1], None, FP32)
         built = graph.sdpa_fp8_backward(*[q] * 5, row, *[one] * 12)
         for tensor in built[:3]:

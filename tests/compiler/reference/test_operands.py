@@ -145,7 +145,7 @@ def test_scales_may_be_given_as_their_128x4_blob() -> None:
     graph = graph_of()
     x = graph.tensor([1, 256, 64], data_type="FP8_E4M3")
     scale = graph.tensor([1, 256, 4], data_type="FP8_E8M0", reordering_type="F8_128x4")
-    y = graph.block_scale_dequantize(x, scale, block_size=[1, 16])
+    y = graph.identity(graph.block_scale_dequantize(x, scale, block_size=[1, 16]))
     outputs(y)
     values, want = run(graph)
     assert (values[scale.uid] > 0).all()
@@ -194,7 +194,8 @@ def test_mxfp8_attention(backward: bool) -> None:
     made = {port: graph.tensor([b, h, s, d], data_type=e4m3, name=port) for port in ports}
     for port in ports:
         by_s = port.endswith("_T") or port == "v"
-        made[f"descale_{port}"] = graph.tensor(along_s if by_s else along_d, data_type=e8m0)
+        dim = along_s if by_s else along_d
+        made[f"descale_{port}"] = graph.tensor(dim, None, e8m0, reordering_type="F8_128x4")
     if backward:
         made["o_f16"], made["dO_f16"] = graph.tensor([b, h, s, d]), graph.tensor([b, h, s, d])
         made["stats"] = graph.tensor([b, h, s, 1], data_type=FLOAT)
