@@ -12,16 +12,15 @@ import math
 import numbers
 import operator
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from cudnn_aot.compiler.graph.dtypes import as_data_type
 from cudnn_aot.compiler.graph.enums import data_type
+from cudnn_aot.compiler.graph.record import Record
 from cudnn_aot.errors import InvalidGraphError
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class AttrType:
+class AttrType(Record):
     """A type of attribute.
 
     Attributes:
@@ -128,8 +127,7 @@ def one_of(kind: type[enum.Enum]) -> AttrType:
     return AttrType(f"a {kind.__name__}: {', '.join(members)}", read, tuple(members))
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Attr:
+class Attr(Record):
     """One attribute of an op.
 
     Attributes:
@@ -140,6 +138,8 @@ class Attr:
         required: there is no default: a node without it is refused.
         is_python_only: the cuDNN backend has no field for it; what it asks for is served by kernels
             of a Python library alone.
+        is_baked: kernels may be compiled for its value. An attribute that no kernel bakes is passed
+            at launch instead, and graphs that differ in it share plans.
         is_parameter: the builder has a parameter of its name (False for what a list argument
             carries, such as the probability in ``dropout=(0.1, seed, offset)``).
     """
@@ -150,6 +150,7 @@ class Attr:
     choices: tuple[Any, ...] = ()
     required: bool = False
     is_python_only: bool = False
+    is_baked: bool = True
     is_parameter: bool = True
 
     def normalise(self, value: Any) -> Any:

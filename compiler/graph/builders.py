@@ -1,6 +1,6 @@
 """The builder methods of a graph: one function per row of the op table, with the row's signature.
 
-A method is made when it is first looked up, so that importing the package makes none of them.
+A method is made when it is first looked up, and with it the table loaded that has its row.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from cudnn_aot.compiler.graph.op import Op, Style
+from cudnn_aot.compiler.graph.ops.table import OPS
 from cudnn_aot.compiler.graph.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -18,16 +19,19 @@ _COMMON = {"name": "", "compute_data_type": None, "out_dims": None}
 _REQUIRED = object()
 
 
-class Builder:
-    """Stands for a row's method in the class until the method is looked up."""
+class Builders(type):
+    """The class of graph classes: finds the methods that the op table gives a graph."""
 
-    def __init__(self, spec: Op) -> None:
-        self.spec = spec
+    def __getattr__(cls, name: str) -> Callable[..., Any]:
+        spec = None if name.startswith("_") else OPS.get(name)
+        if spec is None:
+            raise AttributeError(f"type object {cls.__name__!r} has no attribute {name!r}")
+        method = builder(spec)
+        setattr(cls, name, method)
+        return method
 
-    def __get__(self, graph: Graph | None, owner: type[Graph]) -> Callable[..., Any]:
-        method = builder(self.spec)
-        setattr(owner, self.spec.name, method)
-        return method if graph is None else method.__get__(graph, owner)
+    def __dir__(cls) -> list[str]:
+        return sorted({*super().__dir__(), *OPS})
 
 
 def parameters(spec: Op) -> tuple[list[str], list[str]]:

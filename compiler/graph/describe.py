@@ -7,19 +7,18 @@ no library.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from cudnn_aot.compiler.graph.dtypes import DTYPES, as_data_type
 from cudnn_aot.compiler.graph.enums import data_type
 from cudnn_aot.compiler.graph.extents import row_major
+from cudnn_aot.compiler.graph.record import Record
 from cudnn_aot.errors import InvalidGraphError
 
 _TYPE_CODES = {"f": "float", "i": "int", "u": "uint", "b": "bool"}  # of array interfaces
 
 
-@dataclass(frozen=True, slots=True)
-class Description:
+class Description(Record):
     """A tensor of another library; ``stride`` counts elements, not bytes."""
 
     dim: tuple[int, ...]

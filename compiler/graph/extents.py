@@ -11,9 +11,9 @@ import math
 import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from cudnn_aot.compiler.graph.record import Record
 from cudnn_aot.errors import InvalidGraphError
 
 INT64_MAX = 2**63 - 1
@@ -23,12 +23,19 @@ _SYMBOL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}\Z")
 _INTEGER = re.compile(r"[0-9]{1,19}\Z")
 
 
-@dataclass(frozen=True, slots=True)
-class SymExpr:
+class SymExpr(Record):
     """``coef`` times the product of ``symbols`` (sorted; a repeated name is a power)."""
 
     coef: int
     symbols: tuple[str, ...]
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not SymExpr:
+            return NotImplemented
+        return self.coef == other.coef and self.symbols == other.symbols
+
+    def __hash__(self) -> int:
+        return hash((self.coef, self.symbols))
 
     def __str__(self) -> str:
         factors = [] if self.coef == 1 else [str(self.coef)]
@@ -43,8 +50,7 @@ class SymExpr:
 Extent: TypeAlias = int | SymExpr
 
 
-@dataclass(frozen=True, slots=True)
-class Symbol:
+class Symbol(Record):
     """A symbolic extent's range: multiples of ``multiple_of`` in ``[min, max]``.
 
     ``hint`` is the value that planning ranks for (default: ``max``); it is no part of a graph's
@@ -55,6 +61,12 @@ class Symbol:
     max: int = SYMBOL_MAX
     hint: int | None = None
     multiple_of: int = 1
+
+    def __eq__(self, other: object) -> bool:
+        return self.__dict__ == other.__dict__ if type(other) is Symbol else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash((self.min, self.max, self.hint, self.multiple_of))
 
     @property
     def planned(self) -> int:

@@ -11,19 +11,16 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from cudnn_aot.compiler.graph.builders import Builder
-from cudnn_aot.compiler.graph.describe import describe, is_describable
+from cudnn_aot.compiler.graph.builders import Builders
 from cudnn_aot.compiler.graph.dtypes import as_data_type
 from cudnn_aot.compiler.graph.enums import data_type, scalar_type
 from cudnn_aot.compiler.graph.extents import INT64_MAX, Symbol, is_symbol_name
 from cudnn_aot.compiler.graph.infer import infer_inputs, infer_nodes
-from cudnn_aot.compiler.graph.key import graph_key
 from cudnn_aot.compiler.graph.node import Node
 from cudnn_aot.compiler.graph.op import NodeView, Op
-from cudnn_aot.compiler.graph.ops.table import OPS, op_row
-from cudnn_aot.compiler.graph.override import make_rows_symbolic
+from cudnn_aot.compiler.graph.ops.table import op_row
 from cudnn_aot.compiler.graph.tensor import Tensor, fill
 from cudnn_aot.compiler.graph.validate import (
     check_layouts,
@@ -78,7 +75,7 @@ class GraphContext:
         raise FrozenGraphError(f"cannot set {field}: give it to the graph when it is made")
 
 
-class Graph:
+class Graph(metaclass=Builders):
     """A cuDNN-style operation graph.
 
     Args:
@@ -326,6 +323,8 @@ class Graph:
                 name=name,
                 alignment_value=template.alignment_value,
             )
+        from cudnn_aot.compiler.graph.describe import describe  # of use to other libraries' tensors
+
         found = describe(template)
         return self.tensor(
             found.dim,
@@ -400,9 +399,15 @@ class Graph:
         self._read |= read
         return node
 
-    if TYPE_CHECKING:  # the builders of the op table: matmul, relu, bias, ...
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """The builder of an op: matmul, relu, bias, ... (found here once, then in the class)."""
+        try:
+            return getattr(type(self), name).__get__(self)
+        except AttributeError:
+            raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}") from None
 
-        def __getattr__(self, name: str) -> Callable[..., Tensor]: ...
+    def __dir__(self) -> list[str]:
+        return dir(type(self)) + list(self.__dict__)
 
     # Checking and sealing.
 
@@ -415,6 +420,8 @@ class Graph:
         if self._stage >= Stage.VALID:
             return
         if self._is_override_shape_enabled and not self._symbols:
+            from cudnn_aot.compiler.graph.override import make_rows_symbolic  # few graphs need it
+
             make_rows_symbolic(self)
         check_structure(self)
         infer_inputs(self)
@@ -450,6 +457,8 @@ class Graph:
         """64 hex digits that identify what the graph computes and its caller's ABI; freezes it."""
         self.freeze()
         if self._key is None:
+            from cudnn_aot.compiler.graph.key import graph_key  # building a graph needs none
+
             self._key = graph_key(self)
         return self._key
 
@@ -465,11 +474,13 @@ class Graph:
 
     def _operand(self, what: str, name: str, port: str, value: Any) -> Tensor:
         """A tensor of this graph; another library's tensor is described and remembered."""
-        if not isinstance(value, Tensor) and is_describable(value):
-            tensor = self.tensor_like(value, name)
-            self._bound[id(tensor)] = value
-            return tensor
         if not isinstance(value, Tensor):
+            from cudnn_aot.compiler.graph.describe import is_describable
+
+            if is_describable(value):
+                tensor = self.tensor_like(value, name)
+                self._bound[id(tensor)] = value
+                return tensor
             raise InvalidGraphError(
                 f"{what}: port {port}: got {type(value).__name__}, want a tensor of the graph "
                 "(declare one with tensor, tensor_like or tensor_scalar)"
@@ -532,7 +543,3 @@ class Graph:
 
 
 pygraph = Graph
-
-
-for _spec in OPS.values():
-    setattr(Graph, _spec.name, Builder(_spec))

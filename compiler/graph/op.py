@@ -2,20 +2,20 @@
 
 A row names the ports in positional order, the attributes, the outputs (when they exist, their data
 type, shape and layout), and the semantic rules. A rule sees a node through `NodeView` and answers
-None or a `Refusal`. There is one row per op and it is compared by identity, so the parts of rows
-define no equality, which also spares a third of the time of importing this module.
+None or a `Refusal`. There is one row per op and it is compared by identity.
 """  # noqa: E501
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cudnn_aot.compiler.graph.attr import Attr
 from cudnn_aot.compiler.graph.enums import data_type
 from cudnn_aot.compiler.graph.extents import Extent, Symbol, evaluate, row_major
+from cudnn_aot.compiler.graph.record import Record
 from cudnn_aot.errors import InvalidGraphError, cudnnGraphNotSupportedError
 
 if TYPE_CHECKING:
@@ -33,8 +33,7 @@ class ShapeError(InvalidGraphError):
         super().__init__(f"port {port}: got {got}, want {want}")
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(Record):
     """A rule's answer: one sentence without the node, and the error it becomes.
 
     ``unsupported`` says that the graph is well-formed but beyond what the op means anywhere, which
@@ -144,8 +143,7 @@ class NodeView:
 Rule: TypeAlias = Callable[[NodeView], "Refusal | None"]
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Shape:
+class Shape(Record):
     """How an output's extents follow; ``rule`` gives None where the caller has to say.
 
     ``is_exact`` False lets the caller declare others, for an op whose inputs leave them open.
@@ -156,16 +154,14 @@ class Shape:
     is_exact: bool = True
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class When:
+class When(Record):
     """The condition under which an output exists."""
 
     text: str
     rule: Callable[[NodeView], bool]
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Layout:
+class Layout(Record):
     """The strides of an output whose caller sets none."""
 
     text: str
@@ -176,8 +172,7 @@ ROW_MAJOR = Layout("row-major", lambda view, dim: row_major(dim))
 GIVEN = Shape("the caller gives out_dims", lambda view: None)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Port:
+class Port(Record):
     """An input port, or with ``is_result`` a tensor argument that the node writes.
 
     Attributes:
@@ -197,8 +192,7 @@ class Port:
     is_python_only: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Output:
+class Output(Record):
     """A result of the node.
 
     Attributes:
@@ -234,8 +228,7 @@ class Style(enum.Enum):
     CAPTURED = "captured"
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Op:
+class Op(Record):
     """One row.
 
     Attributes:
@@ -259,12 +252,14 @@ class Op:
     rules: tuple[Rule, ...] = ()
     has_compute_data_type: bool = True
     is_python_only: bool = False
-    _ports: dict[str, Port] = field(init=False, repr=False, compare=False)
-    _attrs: dict[str, Attr] = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_ports", {port.name: port for port in self.ports})
-        object.__setattr__(self, "_attrs", {attr.name: attr for attr in self.attrs})
+    @cached_property
+    def _ports(self) -> dict[str, Port]:
+        return {port.name: port for port in self.ports}
+
+    @cached_property
+    def _attrs(self) -> dict[str, Attr]:
+        return {attr.name: attr for attr in self.attrs}
 
     def __repr__(self) -> str:
         return f"<Op {self.name}>"

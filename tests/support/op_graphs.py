@@ -1,6 +1,5 @@
 """A small graph of any op, with as many of its ports and attributes as asked for."""
 
-import dataclasses
 import enum
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -78,7 +77,7 @@ _INTS = {
 
 def bare(op: str) -> Op:
     """The row of an op without its semantic rules, which the tests of the rules cover."""
-    return dataclasses.replace(OPS[op], rules=())
+    return OPS[op].replace(rules=())
 
 
 def dim_of(spec: Op, port: str) -> list[int]:
