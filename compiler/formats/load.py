@@ -1,4 +1,7 @@
-"""Open a graph file of any form that is read here, by looking at its content."""
+"""Open a graph file of any form that is read here, by looking at its content.
+
+Only a file whose name ends in ``.py`` is run, in a process of its own (`formats.python_file`).
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,10 @@ def load_graphs(path: str | os.PathLike[str]) -> list[Graph]:
     except OSError as error:
         raise UsageError(f"{path}: cannot read the graph file: {error.strerror}") from None
     try:
+        if path.suffix == ".py":
+            from cudnn_aot.compiler.formats import python_file
+
+            return python_file.load(path)
         return [_read(data, path.stem)]
     except (InvalidGraphError, cudnnGraphNotSupportedError) as error:
         raise type(error)(f"{path}: {error}") from None
