@@ -15,7 +15,7 @@ from cudnn_aot.compiler.formats.attributes import read_attributes
 from cudnn_aot.compiler.formats.json_reader import Value, parse
 from cudnn_aot.compiler.graph.attr import plain
 from cudnn_aot.compiler.graph.enums import data_type, scalar_type, tensor_reordering
-from cudnn_aot.compiler.graph.extents import Extent, as_extent, extent_json, row_major
+from cudnn_aot.compiler.graph.extents import INT64_MAX, Extent, as_extent, extent_json, row_major
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.graph.infer import default_data_type, default_dim
 from cudnn_aot.compiler.graph.node import Node
@@ -27,21 +27,6 @@ MARKER = "cudnn_aot_graph"
 
 CONTEXT = ("io_data_type", "intermediate_data_type", "compute_data_type")
 SYMBOL_FIELDS = ("min", "max", "hint", "multiple_of")
-TENSOR_FIELDS = (
-    "name",
-    "data_type",
-    "dim",
-    "stride",
-    "is_virtual",
-    "is_optional",
-    "is_pass_by_value",
-    "pass_by_value",
-    "scalar_type",
-    "ragged_offset",
-    "ragged_offset_multiplier",
-    "reordering_type",
-    "alignment_value",
-)
 NODE_FIELDS = ("name", "attrs", "compute_data_type")
 _SCHEMA = "$schema"  # what editors find the schema by; no part of the graph
 _UNSET = ("NOT_SET",)
@@ -78,7 +63,7 @@ def read(root: Value, name: str = "") -> Graph:
         with offset.locate():
             tensor.ragged_offset = graph.tensors[_uid(offset, graph.tensors)]
     uids = frozenset(graph.tensors)
-    produced: dict[int, str] = {}
+    produced: dict[int, Value] = {}
     pending = [_NodeRecord(value, uids, produced) for value in top["nodes"].items()]
     for record in _in_order(pending):
         with record.value.locate():
@@ -96,6 +81,9 @@ def _read_symbols(value: Value) -> dict[str, dict[str, int]]:
 
 
 def _read_extents(value: Value) -> tuple[Extent, ...]:
+    raw = value.raw
+    if type(raw) is list and raw and all([type(e) is int and 0 <= e <= INT64_MAX for e in raw]):
+        return tuple(raw)
     extents = []
     for item in value.items():
         if type(item.raw) is not int and not isinstance(item.raw, str):
@@ -120,36 +108,41 @@ def _uid(value: Value, known: Collection[int] | None = None) -> int:
 def _read_tensor(graph: Graph, value: Value, ragged: list[tuple[Tensor, Value]]) -> None:
     fields = value.fields(("uid",), TENSOR_FIELDS)
 
-    def get(name: str, read: Callable[[Value], Any], default: Any = None) -> Any:
-        return read(fields[name]) if name in fields else default
+    given = {name: _TENSOR[name](member) for name, member in fields.items()}
+    offset = given.pop("ragged_offset", None)
+    later = [(name, given.pop(name)) for name in _AFTER if name in given]
+    tensor = graph.tensor(given.pop("dim", ()), **given)
+    for name, field in later:
+        setattr(tensor, name, field)
+    if offset is not None:
+        ragged.append((tensor, offset))
 
-    tensor = graph.tensor(
-        get("dim", _read_extents, ()),
-        get("stride", _read_extents),
-        get("data_type", lambda value: value.member(data_type, _UNSET)),
-        get("is_virtual", Value.boolean, False),
-        get("is_pass_by_value", Value.boolean, False),
-        None,
-        get("reordering_type", lambda value: value.member(tensor_reordering)),
-        get("name", Value.text, ""),
-        _uid(fields["uid"]),
-        get("ragged_offset_multiplier", Value.integer, 1),
-        get("alignment_value", Value.integer, 1),
-    )
-    if "is_optional" in fields:
-        tensor.is_optional = fields["is_optional"].boolean()
-    if "pass_by_value" in fields:
-        tensor.pass_by_value = fields["pass_by_value"].number()
-    if "scalar_type" in fields:
-        tensor.scalar_type = fields["scalar_type"].member(scalar_type)
-    if "ragged_offset" in fields:
-        ragged.append((tensor, fields["ragged_offset"]))
+
+# How each field of a tensor is read; all but the uid may be left out.
+_TENSOR: dict[str, Callable[[Value], Any]] = {
+    "uid": _uid,
+    "name": Value.text,
+    "data_type": lambda value: value.member(data_type, _UNSET),
+    "dim": _read_extents,
+    "stride": _read_extents,
+    "is_virtual": Value.boolean,
+    "is_optional": Value.boolean,
+    "is_pass_by_value": Value.boolean,
+    "pass_by_value": Value.number,
+    "scalar_type": lambda value: value.member(scalar_type),
+    "ragged_offset": lambda value: value,  # once every tensor is there
+    "ragged_offset_multiplier": Value.integer,
+    "reordering_type": lambda value: value.member(tensor_reordering),
+    "alignment_value": Value.integer,
+}
+TENSOR_FIELDS = tuple(name for name in _TENSOR if name != "uid")
+_AFTER = ("is_optional", "pass_by_value", "scalar_type")  # no arguments of `Graph.tensor`
 
 
 class _NodeRecord:
     """A node of the file whose ports are checked, not yet added to the graph."""
 
-    def __init__(self, value: Value, uids: frozenset[int], produced: dict[int, str]) -> None:
+    def __init__(self, value: Value, uids: frozenset[int], produced: dict[int, Value]) -> None:
         fields = value.fields(("op", "inputs", "outputs"), NODE_FIELDS)
         self.value = value
         self.uids = uids
@@ -167,8 +160,9 @@ class _NodeRecord:
         self.outputs = self._ports(fields["outputs"])
         for port, uid in self.outputs.items():
             if uid in produced:
-                fields["outputs"].at(port).fail(f"uid {uid} is already produced at {produced[uid]}")
-            produced[uid] = value.path
+                first = produced[uid].path
+                fields["outputs"].at(port).fail(f"uid {uid} is already produced at {first}")
+            produced[uid] = value
 
     def _ports(self, value: Value) -> dict[str, int]:
         return {port: _uid(member, self.uids) for port, member in value.object().items()}

@@ -148,7 +148,10 @@ def as_extent(value: Any) -> Extent:
 
 def as_extents(values: Any) -> tuple[Extent, ...]:
     """Every item of `values` as an extent."""
-    if isinstance(values, str) or not isinstance(values, Iterable):
+    if type(values) in (tuple, list):
+        if all([type(value) is int and 0 <= value <= INT64_MAX for value in values]):
+            return tuple(values)
+    elif isinstance(values, str) or not isinstance(values, Iterable):
         raise InvalidGraphError(f"bad extents: got {values!r}, want a list of extents")
     return tuple(as_extent(value) for value in values)
 
@@ -205,8 +208,12 @@ def row_major(dim: Sequence[Extent]) -> tuple[Extent, ...]:
     step: Extent = 1
     for extent in reversed(dim):
         strides.append(step)
-        step = mul(step, extent if extent != 0 else 1)
-    return tuple(reversed(strides))
+        if type(step) is int and type(extent) is int:
+            step *= extent or 1
+        else:
+            step = mul(step, extent if extent != 0 else 1)
+    strides.reverse()
+    return tuple(strides)
 
 
 def packed(dim: Sequence[Extent], order: Sequence[int]) -> tuple[Extent, ...]:

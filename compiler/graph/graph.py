@@ -32,17 +32,18 @@ from cudnn_aot.compiler.graph.wiring import wire_inputs, wire_results
 from cudnn_aot.errors import FrozenGraphError, InvalidGraphError, cudnnGraphNotSupportedError
 
 # What `Graph.tensor` need not write, since a tensor starts so.
-_UNSET: tuple[tuple[str, Any], ...] = (
-    ("stride", None),
-    ("data_type", None),
-    ("is_virtual", False),
-    ("is_pass_by_value", False),
-    ("ragged_offset", None),
-    ("reordering_type", None),
-    ("name", ""),
-    ("ragged_offset_multiplier", 1),
-    ("alignment_value", 1),
-)
+_UNSET: dict[str, Any] = {
+    "dim": object(),
+    "stride": None,
+    "data_type": None,
+    "is_virtual": False,
+    "is_pass_by_value": False,
+    "ragged_offset": None,
+    "reordering_type": None,
+    "name": "",
+    "ragged_offset_multiplier": 1,
+    "alignment_value": 1,
+}
 
 
 class Stage(enum.IntEnum):
@@ -298,11 +299,9 @@ class Graph(metaclass=Builders):
             "ragged_offset_multiplier": ragged_offset_multiplier,
             "alignment_value": alignment_value,
         }
-        for field, default in _UNSET:
-            if given[field] is default:
-                del given[field]
+        given = {field: value for field, value in given.items() if value is not _UNSET[field]}
         # -1 is how the cuDNN frontend spells a uid that is not set
-        tensor = self._new_tensor(None if uid == -1 else uid, **given)
+        tensor = self._new_tensor(None if uid == -1 else uid, given)
         if tensor.data_type is None:  # what inference will find, unless it is set until then
             field = "intermediate_data_type" if tensor.is_virtual else "io_data_type"
             fill(tensor, data_type=getattr(self._context, field))
@@ -373,29 +372,34 @@ class Graph(metaclass=Builders):
             self._node_count[spec.name] = count + 1
             name = f"{spec.name}.{count}"
         what = f"node {name!r} ({spec.name})"
-        try:
-            given = spec.given_attrs(attrs or {})
-        except InvalidGraphError as error:
-            raise InvalidGraphError(f"{what}: {error}") from None
+        given: dict[str, Any] = {}
+        if attrs or spec.required_attrs:
+            try:
+                given = spec.given_attrs(attrs or {})
+            except InvalidGraphError as error:
+                raise InvalidGraphError(f"{what}: {error}") from None
         wired = wire_inputs(self, what, spec, name, inputs, given)
-        view = NodeView(self, spec, name, wired, {}, given)
-        ports = tuple(output.name for output in spec.existing(view))
-        made = [port for port in ports if outputs is None]
-        written = wire_results(self, what, spec, name, ports, outputs or results or {}, made)
+        view = NodeView(self, spec, name, MappingProxyType(wired), {}, MappingProxyType(given))
+        exists = spec.existing(view)
+        ports = tuple([output.name for output in exists])
+        is_made = outputs is None
+        written = wire_results(self, what, spec, name, ports, outputs or results or {}, is_made)
         read = {id(tensor) for tensor in wired.values()}
         for port, tensor in written.items():
             if id(tensor) in self._producers:
                 raise InvalidGraphError(f"{what}: port {port}: {tensor} is already produced")
             if id(tensor) in self._read or id(tensor) in read:
                 raise InvalidGraphError(f"{what}: port {port}: {tensor} is already read")
-        suffixes = {output.name: output.suffix for output in spec.outputs}
-        for port, tensor in written.items():
             if not tensor.name:
-                tensor.name = f"{name}::{suffixes.get(port) or port}"
+                row = spec.output(port)
+                suffix = port if row is None else row.suffix or port
+                fill(tensor, name=f"{name}::{suffix}")
+        view.outputs = MappingProxyType(written)
         compute = as_data_type(compute_data_type) if spec.has_compute_data_type else None
-        node = Node(self, spec, name, wired, written, given, compute)
+        node = Node(self, view, compute)
         self._nodes.append(node)
-        self._producers.update({id(tensor): node for tensor in node.outputs.values()})
+        for tensor in written.values():
+            self._producers[id(tensor)] = node
         self._read |= read
         return node
 
@@ -472,13 +476,16 @@ class Graph(metaclass=Builders):
             raise FrozenGraphError(f"cannot {what}: the graph is frozen; build a new graph")
         self._stage = Stage.OPEN
 
-    def _operand(self, what: str, name: str, port: str, value: Any) -> Tensor:
-        """A tensor of this graph; another library's tensor is described and remembered."""
+    def _operand(self, what: str, owner: str, port: str, value: Any) -> Tensor:
+        """A tensor of this graph; another library's tensor is described and remembered.
+
+        It is then named ``<owner>::<port>``.
+        """
         if not isinstance(value, Tensor):
             from cudnn_aot.compiler.graph.describe import is_describable
 
             if is_describable(value):
-                tensor = self.tensor_like(value, name)
+                tensor = self.tensor_like(value, f"{owner}::{port}" if owner else "")
                 self._bound[id(tensor)] = value
                 return tensor
             raise InvalidGraphError(
@@ -505,13 +512,14 @@ class Graph(metaclass=Builders):
             raise InvalidGraphError(f"symbol {name!r}: {reason}")
         self._symbols[name] = symbol
 
-    def _new_tensor(self, uid: int | None, **fields: Any) -> Tensor:
+    def _new_tensor(self, uid: int | None, fields: Mapping[str, Any]) -> Tensor:
         self._check_open("add a tensor")
-        tensor = Tensor(self, -1, uid_assigned=False, **fields)
+        tensor = Tensor(self, -1, fields)
         self._by_uid = None
         if uid is None:
-            fill(tensor, uid=self._take_uid())
-            self._tensors[tensor.uid] = tensor
+            uid = self._take_uid()
+            tensor.__dict__["uid"] = uid
+            self._tensors[uid] = tensor
         else:
             self._claim_uid(tensor, uid)
         return tensor

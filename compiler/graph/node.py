@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from cudnn_aot.compiler.graph.dtypes import as_data_type
@@ -35,29 +34,13 @@ class Node:
 
     __slots__ = ("_graph", "_name", "_compute", "compute_data_type_assigned", "_spec", "_view")
 
-    def __init__(
-        self,
-        graph: Graph,
-        spec: Op,
-        name: str,
-        inputs: Mapping[str, Tensor],
-        outputs: Mapping[str, Tensor],
-        attrs: Mapping[str, Any],
-        compute_data_type: data_type | None,
-    ) -> None:
+    def __init__(self, graph: Graph, view: NodeView, compute_data_type: data_type | None) -> None:
         self._graph = graph
-        self._spec = spec
-        self._name = name
+        self._view = view
+        self._spec = view.spec
+        self._name = view.name
         self._compute = compute_data_type
         self.compute_data_type_assigned = compute_data_type is not None
-        self._view = NodeView(
-            graph,
-            spec,
-            name,
-            MappingProxyType(dict(inputs)),
-            MappingProxyType(dict(outputs)),
-            MappingProxyType(dict(attrs)),
-        )
 
     @property
     def name(self) -> str:

@@ -8,7 +8,7 @@ None or a `Refusal`. There is one row per op and it is compared by identity.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -268,18 +268,24 @@ class Op(Record):
     def is_pointwise(self) -> bool:
         return self.node_type == "POINTWISE"
 
-    @property
+    @cached_property
     def inputs(self) -> tuple[str, ...]:
         """Names of the input ports in order; a list port under its own name."""
         return tuple(port.name for port in self.ports if not port.is_result)
 
+    @cached_property
+    def declared(self) -> tuple[str, ...]:
+        """Names of the ports whose tensors the caller declares and the node writes."""
+        return tuple(port.name for port in self.ports if port.is_result)
+
     @property
     def results(self) -> tuple[str, ...]:
         """Names of every port that the node writes: its outputs, then those given as arguments."""
-        return (
-            *(output.name for output in self.outputs),
-            *(port.name for port in self.ports if port.is_result),
-        )
+        return (*(output.name for output in self.outputs), *self.declared)
+
+    @cached_property
+    def required_attrs(self) -> tuple[Attr, ...]:
+        return tuple(attr for attr in self.attrs if attr.required)
 
     def attr(self, name: str) -> Attr:
         """The attribute's row; refuses a name that the op does not have."""
@@ -313,23 +319,21 @@ class Op(Record):
 
     def given_attrs(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """`values` by attribute name, normalised, without those at their default."""
-        given = {}
+        given: dict[str, Any] = {}
         for name, value in sorted(values.items()):
             row = self.attr(name)
             if value is not None:
                 value = row.normalise(value)
                 if value != row.default or row.required:
                     given[name] = value
-        for row in self.attrs:
-            if row.required and row.name not in given:
+        for row in self.required_attrs:
+            if row.name not in given:
                 raise InvalidGraphError(f"attribute {row.name} is not given, want {row.type.word}")
         return given
 
-    def existing(self, view: NodeView) -> Iterator[Output]:
+    def existing(self, view: NodeView) -> list[Output]:
         """The outputs that the node has."""
-        for output in self.outputs:
-            if output.when is None or output.when.rule(view):
-                yield output
+        return [each for each in self.outputs if each.when is None or each.when.rule(view)]
 
 
 def ports(*names: str, **flags: bool) -> tuple[Port, ...]:

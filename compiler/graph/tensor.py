@@ -7,7 +7,7 @@ is frozen.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from cudnn_aot.compiler.graph.dtypes import as_data_type
@@ -74,28 +74,27 @@ _NORMALISE: dict[str, Callable[[Any], Any]] = {
 }
 
 
-_put = object.__setattr__
-
 _INFERRED = {field: f"{field}_assigned" for field in ("data_type", "dim", "stride")}
 
-_DEFAULTS: tuple[tuple[str, Any], ...] = (
-    ("name", ""),
-    ("data_type", None),
-    ("dim", ()),
-    ("stride", ()),
-    ("is_virtual", False),
-    ("is_pass_by_value", False),
-    ("pass_by_value", None),
-    ("is_optional", False),
-    ("ragged_offset", None),
-    ("ragged_offset_multiplier", 1),
-    ("reordering_type", tensor_reordering.NONE),
-    ("alignment_value", 1),
-    ("scalar_type", None),
-    ("data_type_assigned", False),
-    ("dim_assigned", False),
-    ("stride_assigned", False),
-)
+_DEFAULTS: dict[str, Any] = {
+    "name": "",
+    "data_type": None,
+    "dim": (),
+    "stride": (),
+    "is_virtual": False,
+    "is_pass_by_value": False,
+    "pass_by_value": None,
+    "is_optional": False,
+    "ragged_offset": None,
+    "ragged_offset_multiplier": 1,
+    "reordering_type": tensor_reordering.NONE,
+    "alignment_value": 1,
+    "scalar_type": None,
+    "uid_assigned": False,
+    "data_type_assigned": False,
+    "dim_assigned": False,
+    "stride_assigned": False,
+}
 
 
 class Tensor:
@@ -118,27 +117,6 @@ class Tensor:
             two; of ``first_token_offset`` instead what every value in it is a multiple of.
     """
 
-    __slots__ = (
-        "_graph",
-        "uid",
-        "name",
-        "data_type",
-        "dim",
-        "stride",
-        "is_virtual",
-        "is_pass_by_value",
-        "pass_by_value",
-        "is_optional",
-        "ragged_offset",
-        "ragged_offset_multiplier",
-        "reordering_type",
-        "alignment_value",
-        "scalar_type",
-        "uid_assigned",
-        "data_type_assigned",
-        "dim_assigned",
-        "stride_assigned",
-    )
     _graph: Graph
     uid: int
     name: str
@@ -159,12 +137,10 @@ class Tensor:
     dim_assigned: bool
     stride_assigned: bool
 
-    def __init__(self, graph: Graph, uid: int, *, uid_assigned: bool, **fields: Any) -> None:
-        _put(self, "_graph", graph)
-        _put(self, "uid", uid)
-        _put(self, "uid_assigned", uid_assigned)
-        for field, default in _DEFAULTS:
-            _put(self, field, default)
+    def __init__(self, graph: Graph, uid: int, fields: Mapping[str, Any]) -> None:
+        state = self.__dict__
+        state.update(_DEFAULTS)
+        state["_graph"], state["uid"] = graph, uid
         for field, value in fields.items():
             self._write(field, value)
 
@@ -177,17 +153,17 @@ class Tensor:
 
     def _write(self, field: str, value: Any) -> None:
         """Write a field in its normal form; refuses a wrong value."""
-        if field in _NORMALISE:
-            value = _NORMALISE[field](value)
-            _put(self, field, value)
+        read = _NORMALISE.get(field)
+        if read is not None:
+            self.__dict__[field] = value = read(value)
             if field in _INFERRED:
-                _put(self, _INFERRED[field], value not in ((), None))
+                self.__dict__[_INFERRED[field]] = value is not None and value != ()
         elif field == "uid":
             self._graph._claim_uid(self, value)
         elif field == "ragged_offset":
             if value is not None:
                 value = self._graph._operand(str(self), "", "ragged_offset", value)
-            _put(self, field, value)
+            self.__dict__[field] = value
         else:
             raise AttributeError(f"cannot set {field!r} of a tensor")
 
@@ -296,5 +272,4 @@ tensor = Tensor  # the name in annotations of programs
 
 def fill(tensor: Tensor, **fields: Any) -> None:
     """Write fields past the freeze check; for the graph package itself."""
-    for field, value in fields.items():
-        _put(tensor, field, value)
+    tensor.__dict__.update(fields)

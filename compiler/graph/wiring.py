@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from cudnn_aot.compiler.graph.graph import Graph
     from cudnn_aot.compiler.graph.tensor import Tensor
 
+_VIRTUAL = {"is_virtual": True}
+
 
 def wire_inputs(
     graph: Graph,
@@ -31,7 +33,13 @@ def wire_inputs(
     for row in spec.ports:
         if row.is_result:
             continue
-        if row.is_list:
+        if not row.is_list:
+            tensor = given.get(row.name)
+            if tensor is not None:
+                wired[row.name] = graph._operand(what, name, row.name, tensor)
+            elif not row.optional:
+                raise InvalidGraphError(f"{what}: input port {row.name} is not wired")
+        else:
             count = sum(spec.list_port(n) == row.name for n in (*given, *attrs))
             names = [f"{row.name}_{index}" for index in range(count)]
             missing = [n for n in names if n not in given and n not in attrs]
@@ -39,13 +47,9 @@ def wire_inputs(
                 raise InvalidGraphError(
                     f"{what}: input port {(missing or [row.name])[0]} is not wired"
                 )
-            names = [n for n in names if n in given]
-        else:
-            names = [row.name] if given.get(row.name) is not None else []
-            if not names and not row.optional:
-                raise InvalidGraphError(f"{what}: input port {row.name} is not wired")
-        for port in names:
-            wired[port] = graph._operand(what, f"{name}::{port}", port, given[port])
+            for port in names:
+                if port in given:
+                    wired[port] = graph._operand(what, name, port, given[port])
     return wired
 
 
@@ -56,21 +60,20 @@ def wire_results(
     name: str,
     ports: tuple[str, ...],
     given: Mapping[str, Any],
-    made: list[str],
+    is_made: bool,
 ) -> dict[str, Tensor]:
-    """The tensors that the node writes, by port; those of `made` are new."""
-    declared = tuple(row.name for row in spec.ports if row.is_result)
+    """The tensors that the node writes, by port; with `is_made`, its outputs are new."""
     for port in given:
-        if port not in declared and (port in made or port not in ports):
-            known = ", ".join((*ports, *declared))
+        if port not in spec.declared and (is_made or port not in ports):
+            known = ", ".join((*ports, *spec.declared))
             raise InvalidGraphError(f"{what}: no output port {port!r} (it has: {known})")
     written: dict[str, Tensor] = {}
-    for port in (*ports, *declared):
+    for port in (*ports, *spec.declared):
         tensor = given.get(port)
-        if port in made:
-            written[port] = graph._new_tensor(None, is_virtual=True)
+        if is_made and port in ports:
+            written[port] = graph._new_tensor(None, _VIRTUAL)
         elif tensor is not None:
-            written[port] = graph._operand(what, f"{name}::{port}", port, tensor)
-        elif port not in declared:
+            written[port] = graph._operand(what, name, port, tensor)
+        elif port in ports:
             raise InvalidGraphError(f"{what}: output port {port} is not wired")
     return written

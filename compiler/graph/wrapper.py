@@ -175,7 +175,8 @@ class Graph:
         if not isinstance(value, Tensor):
             kept = self._foreign.get(id(value))
             if kept is None:
-                tensor = self.graph._operand(name, name, name, value)
+                node, _, argument = name.rpartition("::")
+                tensor = self.graph._operand(name, node, argument, value)
                 kept = self._foreign[id(value)] = (value, tensor)
             value = kept[1]
         self._arguments[name] = value
