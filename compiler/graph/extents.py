@@ -7,7 +7,6 @@ empty product, so two extents are equal exactly when they compare equal.
 
 from __future__ import annotations
 
-import math
 import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,6 +27,10 @@ class SymExpr(Record):
 
     coef: int
     symbols: tuple[str, ...]
+
+    def __init__(self, coef: int, symbols: tuple[str, ...]) -> None:
+        state = self.__dict__
+        state["coef"], state["symbols"] = coef, symbols
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not SymExpr:
@@ -158,6 +161,12 @@ def as_extents(values: Any) -> tuple[Extent, ...]:
 
 def mul(*extents: Extent) -> Extent:
     """The product."""
+    if len(extents) == 2:  # mostly: a step and the next extent
+        a, b = extents
+        if isinstance(b, int):
+            if isinstance(a, int):
+                return a * b
+            return SymExpr(a.coef * b, a.symbols) if b else 0
     coef = 1
     names: list[str] = []
     for extent in extents:
@@ -173,10 +182,13 @@ def evaluate(extent: Extent, values: Mapping[str, int]) -> int:
     """The integer that `extent` is when its symbols have `values`."""
     if isinstance(extent, int):
         return extent
+    value = extent.coef
     try:
-        return extent.coef * math.prod(values[name] for name in extent.symbols)
+        for name in extent.symbols:
+            value *= values[name]
     except KeyError as missing:
         raise InvalidGraphError(f"symbol {missing.args[0]!r} has no value") from None
+    return value
 
 
 def symbols_of(extents: Iterable[Extent]) -> set[str]:

@@ -192,11 +192,13 @@ class Graph(metaclass=Builders):
 
         Pass-by-value tensors and ragged offsets are among them.
         """
-        return tuple(t for t in self.tensors.values() if not t.is_virtual and not self.producer(t))
+        made = self._producers
+        return tuple([t for t in self.tensors.values() if not t.is_virtual and id(t) not in made])
 
     def outputs(self) -> tuple[Tensor, ...]:
         """Non-virtual results, by ascending uid."""
-        return tuple(t for t in self.tensors.values() if not t.is_virtual and self.producer(t))
+        made = self._producers
+        return tuple([t for t in self.tensors.values() if not t.is_virtual and id(t) in made])
 
     def is_discarded(self, tensor: Tensor) -> bool:
         """Whether `tensor` is a result that nobody asked for: virtual, and read by no node."""

@@ -12,7 +12,7 @@ from cudnn_aot.compiler.graph.enums import data_type
 from cudnn_aot.compiler.graph.extents import Extent, format_extents, row_major
 from cudnn_aot.compiler.graph.node import Node
 from cudnn_aot.compiler.graph.op import Output
-from cudnn_aot.compiler.graph.tensor import Tensor, fill
+from cudnn_aot.compiler.graph.tensor import Tensor, fill, forget
 from cudnn_aot.errors import InvalidGraphError
 
 if TYPE_CHECKING:
@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 def infer_inputs(graph: Graph) -> None:
     """Forget what was inferred before, and complete the graph's inputs."""
     for tensor in graph.tensors.values():
-        for field, empty in (("data_type", None), ("dim", ()), ("stride", ())):
-            if not getattr(tensor, f"{field}_assigned"):
-                fill(tensor, **{field: empty})
+        forget(tensor)
     for tensor in graph.inputs():
         _infer_data_type(graph, tensor)
         if not tensor.dim:
@@ -35,6 +33,7 @@ def infer_inputs(graph: Graph) -> None:
 def infer_nodes(graph: Graph) -> None:
     """Complete every node, and its results from its operands."""
     for node in graph.nodes:
+        outputs = node.outputs
         if not node.compute_data_type_assigned and node.spec.has_compute_data_type:
             if graph.compute_data_type is None:
                 raise InvalidGraphError(
@@ -42,19 +41,18 @@ def infer_nodes(graph: Graph) -> None:
                 )
             node._compute = graph.compute_data_type
         for output in node.spec.outputs:
-            if output.name in node.outputs:
-                _infer_output(graph, node, output)
-        for port in node.spec.ports:
-            if port.is_result and port.name in node.outputs:
-                tensor = node.outputs[port.name]
+            if output.name in outputs:
+                _infer_output(graph, node, output, outputs[output.name])
+        for port in node.spec.declared:
+            if port in outputs:
+                tensor = outputs[port]
                 if not tensor.dim:
-                    raise InvalidGraphError(f"{node}: port {port.name}: {tensor} has no dim")
+                    raise InvalidGraphError(f"{node}: port {port}: {tensor} has no dim")
                 _infer_data_type(graph, tensor)
                 _infer_stride(tensor)
 
 
-def _infer_output(graph: Graph, node: Node, output: Output) -> None:
-    tensor = node.outputs[output.name]
+def _infer_output(graph: Graph, node: Node, output: Output, tensor: Tensor) -> None:
     try:
         shape = output.shape.rule(node.view)
     except InvalidGraphError as error:

@@ -270,6 +270,17 @@ class Tensor:
 tensor = Tensor  # the name in annotations of programs
 
 
+def forget(tensor: Tensor) -> None:
+    """Empty what inference filled in: what the caller did not set."""
+    state = tensor.__dict__
+    if not tensor.data_type_assigned:
+        state["data_type"] = None
+    if not tensor.dim_assigned:
+        state["dim"] = ()
+    if not tensor.stride_assigned:
+        state["stride"] = ()
+
+
 def fill(tensor: Tensor, **fields: Any) -> None:
     """Write fields past the freeze check; for the graph package itself."""
     tensor.__dict__.update(fields)

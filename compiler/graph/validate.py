@@ -6,18 +6,19 @@ Every refusal is one line: the node or tensor, the port, what was got, what is w
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from cudnn_aot.compiler.graph.dtypes import DTYPES
 from cudnn_aot.compiler.graph.enums import scalar_type
 from cudnn_aot.compiler.graph.extents import (
     INT64_MAX,
+    Extent,
+    SymExpr,
     evaluate,
     format_extents,
-    symbols_of,
 )
-from cudnn_aot.compiler.graph.slots import slot_geometry
+from cudnn_aot.compiler.graph.slots import elements_per_slot, slot_geometry
 from cudnn_aot.compiler.graph.tensor import Tensor
 from cudnn_aot.errors import InvalidGraphError
 
@@ -31,15 +32,15 @@ def check_structure(graph: Graph) -> None:
     """Check what does not depend on shapes: who produces what, and that all of it is used."""
     if not graph.nodes:
         raise InvalidGraphError("the graph has no node")
-    produced = {id(t): node for node in graph.nodes for t in node.outputs.values()}
-    read = {id(t) for node in graph.nodes for t in node.inputs.values()}
+    produced: set[int] = set()
+    read: set[int] = set()
+    counts: set[int] = set()  # whose values the alignment is about
+    for node in graph.nodes:
+        produced.update(map(id, node.outputs.values()))
+        read.update(map(id, node.inputs.values()))
+        if "first_token_offset" in node.inputs:
+            counts.add(id(node.inputs["first_token_offset"]))
     read |= {id(t.ragged_offset) for t in graph.tensors.values() if t.ragged_offset is not None}
-    counts = {
-        id(node.inputs[port])
-        for node in graph.nodes
-        for port in node.inputs
-        if port == "first_token_offset"
-    }
     for tensor in graph.tensors.values():
         is_produced = id(tensor) in produced
         if not is_produced and id(tensor) not in read:
@@ -65,10 +66,10 @@ def check_structure(graph: Graph) -> None:
                 f"{tensor}: got ragged_offset_multiplier {tensor.ragged_offset_multiplier} and no "
                 "ragged_offset, want one: call set_ragged_offset"
             )
-        if tensor.alignment_value & (tensor.alignment_value - 1) and id(tensor) not in counts:
+        alignment = tensor.alignment_value
+        if alignment & (alignment - 1) and id(tensor) not in counts:
             raise InvalidGraphError(
-                f"{tensor}: alignment_value: got {tensor.alignment_value}, "
-                "want a power of two in bytes"
+                f"{tensor}: alignment_value: got {alignment}, want a power of two in bytes"
             )
         if tensor.pass_by_value is not None:
             if not tensor.is_pass_by_value:
@@ -88,14 +89,15 @@ def check_structure(graph: Graph) -> None:
             raise InvalidGraphError(
                 f"{node} feeds no output: call set_output(True) on its result, or leave it out"
             )
-        live.update(id(tensor) for tensor in node.inputs.values())
+        live.update(map(id, node.inputs.values()))
 
 
 def check_layouts(graph: Graph, tensors: Iterable[Tensor]) -> None:
     """Check extents and strides of `tensors`, which inference has completed."""
+    most = {name: symbol.max for name, symbol in graph.symbols.items()}
     for tensor in tensors:
         if tensor.dim or not graph.is_discarded(tensor):
-            _check_layout(tensor, graph)
+            _check_layout(tensor, graph, most)
 
 
 def check_rules(graph: Graph) -> None:
@@ -113,13 +115,16 @@ def check_symbols(graph: Graph) -> None:
         return
     used: set[str] = set()
     for tensor in graph.tensors.values():
-        used |= symbols_of((*tensor.dim, *tensor.stride))
+        for extent in (*tensor.dim, *tensor.stride):
+            if isinstance(extent, SymExpr):
+                used.update(extent.symbols)
     for name in graph.symbols:
         if name not in used:
             raise InvalidGraphError(f"symbol {name!r} is declared, but no tensor uses it")
 
 
-def _check_layout(tensor: Tensor, graph: Graph) -> None:
+def _check_layout(tensor: Tensor, graph: Graph, most: Mapping[str, int]) -> None:
+    """Check one tensor; `most` is the largest value of every symbol."""
     dim, stride = tensor.dim, tensor.stride
     if not 1 <= len(dim) <= MAX_RANK:
         raise InvalidGraphError(f"{tensor}: got rank {len(dim)}, want 1 to {MAX_RANK}")
@@ -127,38 +132,55 @@ def _check_layout(tensor: Tensor, graph: Graph) -> None:
         raise InvalidGraphError(
             f"{tensor}: got {len(stride)} strides for {len(dim)} extents, want one each"
         )
-    largest: Sequence[Any] = dim
-    steps: Sequence[Any] = stride
-    if not all(type(extent) is int for extent in (*dim, *stride)):
-        for name in sorted(symbols_of((*dim, *stride))):
-            if name not in graph.symbols:
-                known = ", ".join(sorted(graph.symbols)) or "none"
-                raise InvalidGraphError(
-                    f"{tensor}: symbol {name!r} is not declared (declared: {known})"
-                )
-        most = {name: symbol.max for name, symbol in graph.symbols.items()}
-        largest = [evaluate(extent, most) for extent in dim]
-        steps = [evaluate(step, most) for step in stride]
     if tensor.is_pass_by_value and any(extent != 1 for extent in dim):
         raise InvalidGraphError(
             f"{tensor} is pass-by-value: got dim {format_extents(dim)}, want one element"
         )
-    assert tensor.data_type is not None
-    span = sum((n - 1) * step for n, step in zip(largest, steps, strict=True) if n) + 1
-    if max(span, math.prod(largest), *steps) * DTYPES[tensor.data_type].bits // 8 > INT64_MAX:
+    largest, steps = _numbers(tensor, dim, most), _numbers(tensor, stride, most)
+    count = span = reach = 1
+    overlaps = False
+    for extent, step in zip(largest, steps, strict=True):
+        count *= extent
+        reach = max(reach, step)
+        if extent:
+            span += (extent - 1) * step
+        overlaps |= extent > 1 and step == 0
+    dtype = tensor.data_type
+    assert dtype is not None
+    if max(span, count, reach) * DTYPES[dtype].bits // 8 > INT64_MAX:
         raise InvalidGraphError(
             f"{tensor}: got dim {format_extents(dim)} and stride {format_extents(stride)}, "
             "want fewer than 2**63 bytes"
         )
-    if not tensor.is_virtual and slot_geometry(dim, stride, tensor.data_type) is None:
+    if tensor.is_virtual:
+        return
+    if elements_per_slot(dtype) > 1 and slot_geometry(dim, stride, dtype) is None:
         raise InvalidGraphError(
-            f"{tensor}: got {tensor.data_type.name}, dim {format_extents(dim)}, "
+            f"{tensor}: got {dtype.name}, dim {format_extents(dim)}, "
             f"stride {format_extents(stride)}, want an even extent on an axis of stride 1 and even "
             "strides elsewhere: two elements share a byte"
         )
-    is_written = not tensor.is_virtual and graph.producer(tensor) is not None
-    if is_written and any(n > 1 and step == 0 for n, step in zip(largest, stride, strict=True)):
+    if overlaps and graph.producer(tensor) is not None:
         raise InvalidGraphError(
             f"{tensor} is an output: got stride {format_extents(stride)}, "
             "want no stride 0, which writes elements over each other"
         )
+
+
+def _numbers(
+    tensor: Tensor, extents: tuple[Extent, ...], values: Mapping[str, int]
+) -> Sequence[int]:
+    """`extents` with the symbols' values."""
+    numbers = []
+    for extent in extents:
+        if isinstance(extent, SymExpr):
+            for name in extent.symbols:
+                if name not in values:
+                    known = ", ".join(sorted(values)) or "none"
+                    raise InvalidGraphError(
+                        f"{tensor}: symbol {name!r} is not declared (declared: {known})"
+                    )
+            numbers.append(evaluate(extent, values))
+        else:
+            numbers.append(extent)
+    return numbers
