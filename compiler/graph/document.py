@@ -27,6 +27,9 @@ keyword. `?`: optional. `[]`: a list, whose tensors are wired as `<port>_0`, `<p
 `*`: the cuDNN backend has no field for it. An attribute shows its default, `!` if it has none and has to be given, `off` if it is off unless given.
 Unless a row says otherwise, an output's type is the graph's (`io_data_type`, or `intermediate_data_type` while it is virtual), and its strides are
 row-major. A builder returns the tensor of an op's only output, or a list in the order below with `None` for an output that does not exist.
+
+Each family ends with its semantic rules, see [validation.md](validation.md). Where two ports or letters are named alike, they are the same; a port that is
+not wired is left out.
 """  # noqa: E501
 
 FAMILIES = (
@@ -53,7 +56,26 @@ def markdown() -> str:
             parts.append(f"\n{note}\n")
         parts.append("\n| op | inputs | attributes | outputs |\n|---|---|---|---|\n")
         parts += [f"{_line(row)}\n" for row in rows]
+        parts += _rules(rows)
     return "".join(parts)
+
+
+def _rules(rows: tuple[Op, ...]) -> list[str]:
+    """What the semantic rules of a family say, and which of its ops have them."""
+    users: dict[str, list[str]] = {}
+    for row in rows:
+        for text in dict.fromkeys(rule.__doc__ or "" for rule in row.rules):
+            users.setdefault(text, []).append(row.name)
+    lines = [f"| {text} | {_ops(names, rows)} |\n" for text, names in users.items()]
+    return ["\n| rule | ops |\n|---|---|\n", *lines] if lines else []
+
+
+def _ops(names: list[str], rows: tuple[Op, ...]) -> str:
+    others = [row.name for row in rows if row.name not in names]
+    if len(others) < len(names) and len(names) > 1:
+        listed = ", ".join(f"`{name}`" for name in others)
+        return f"all but {listed}" if others else "all"
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def _line(row: Op) -> str:

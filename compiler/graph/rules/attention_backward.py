@@ -41,8 +41,8 @@ def _results(*likes: str) -> Rule:
 def _backward(o: str, *others: str) -> tuple[Rule, ...]:
     """`o`: the port that carries O; `others`: further operands of rank 4."""
     return (
-        more_than_one_score,
         *common("q", "k", "v", o, "dO", *_RESULTS, *others),
+        more_than_one_score,
         at_least(LEFT[0], 1, *LEFT[1:]),
         needs(wired("dSink_token"), wired("sink_token")),
     )

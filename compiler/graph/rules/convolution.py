@@ -8,18 +8,17 @@ role; `_Roles` says which port has which role. What a shape rule has not decided
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from cudnn_aot.compiler.graph.extents import format_extents
 from cudnn_aot.compiler.graph.op import NodeView, Refusal, Rule, unsupported, wrong
+from cudnn_aot.compiler.graph.record import Record
 from cudnn_aot.compiler.graph.rules.domain import may_be_at_most, may_divide, may_equal
 from cudnn_aot.compiler.graph.rules.tables import documented
 
 INT32_MAX = 2**31 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class _Roles:
+class _Roles(Record):
     """The ports of image, filter and result."""
 
     image: str
@@ -153,15 +152,9 @@ def filter_size(view: NodeView) -> Refusal | None:
 
 
 def _rules(roles: _Roles) -> tuple[Rule, ...]:
-    return (
-        _same_rank(roles),
-        _positive(roles),
-        window_values,
-        _channels(roles),
-        _space(roles),
-    )
+    return _same_rank(roles), _positive(roles), window_values, _channels(roles)
 
 
-CONV_FPROP: tuple[Rule, ...] = (*_rules(_FORWARD), filter_size)
-CONV_DGRAD = _rules(_DATA)
-CONV_WGRAD = _rules(_FILTER)
+CONV_FPROP: tuple[Rule, ...] = (*_rules(_FORWARD), filter_size)  # its shape rule decides on space
+CONV_DGRAD = (*_rules(_DATA), _space(_DATA))
+CONV_WGRAD = (*_rules(_FILTER), _space(_FILTER))

@@ -6,12 +6,12 @@ Each function here makes a rule, with the one line that documents it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from cudnn_aot.compiler.graph.enums import data_type
 from cudnn_aot.compiler.graph.extents import Extent, format_extents
 from cudnn_aot.compiler.graph.op import NodeView, Refusal, Rule
+from cudnn_aot.compiler.graph.record import Record
 from cudnn_aot.compiler.graph.rules.domain import may_equal
 
 Find: TypeAlias = Callable[[NodeView], "Extent | None"]
@@ -44,8 +44,7 @@ def given(view: NodeView, *names: str) -> Any:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Axis:
+class _Axis(Record):
     """One axis of a pattern: a number, or a letter; ``may_be_one`` if it may also be 1."""
 
     name: str
@@ -93,13 +92,13 @@ def extents(table: Mapping[str, str], *, unsupported: bool = False, **known: Fin
                     continue
                 value, source = bound.get(axis.name, (axis.number, ""))
                 if value is None:
-                    bound[axis.name] = (extent, f", as {port}")
+                    bound[axis.name] = (extent, f", as {port} has")
                 elif not may_equal(view, extent, value):
-                    want = value if axis.number is not None else f"{axis.name} = {value}{source}"
+                    what = f"{value}" if axis.number is not None else f"{axis.name} = {value}"
                     one = " or 1" if axis.may_be_one else ""
                     return Refusal(
                         f"port {port}: got dim {format_extents(dim)}, want {_shown(axes)} with "
-                        f"{want}{one} on axis {number}",
+                        f"{what}{one} on axis {number}{source}",
                         unsupported,
                     )
         return None
@@ -157,8 +156,7 @@ def one_element(*ports: str) -> Rule:
     return documented(f"{', '.join(ports)}: one element", rule)
 
 
-@dataclass(frozen=True, slots=True)
-class Fact:
+class Fact(Record):
     """Something that holds of a node or not.
 
     Attributes:
