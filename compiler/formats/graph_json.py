@@ -106,14 +106,11 @@ def _uid(value: Value, known: Collection[int] | None = None) -> int:
 
 
 def _read_tensor(graph: Graph, value: Value, ragged: list[tuple[Tensor, Value]]) -> None:
-    fields = value.fields(("uid",), TENSOR_FIELDS)
+    fields = value.fields(("uid",), _TENSOR)
 
     given = {name: _TENSOR[name](member) for name, member in fields.items()}
     offset = given.pop("ragged_offset", None)
-    later = [(name, given.pop(name)) for name in _AFTER if name in given]
-    tensor = graph.tensor(given.pop("dim", ()), **given)
-    for name, field in later:
-        setattr(tensor, name, field)
+    tensor = graph.declare(given, given.pop("uid"))
     if offset is not None:
         ragged.append((tensor, offset))
 
@@ -136,7 +133,6 @@ _TENSOR: dict[str, Callable[[Value], Any]] = {
     "alignment_value": Value.integer,
 }
 TENSOR_FIELDS = tuple(name for name in _TENSOR if name != "uid")
-_AFTER = ("is_optional", "pass_by_value", "scalar_type")  # no arguments of `Graph.tensor`
 
 
 class _NodeRecord:

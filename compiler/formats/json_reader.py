@@ -160,7 +160,7 @@ class Value:
         members = self.object()
         for name in members:
             if name not in required and name not in optional:
-                known = ", ".join((*required, *optional))
+                known = ", ".join(dict.fromkeys((*required, *optional)))
                 members[name].fail(f"unknown field (known: {known})")
         for name in required:
             if name not in members:

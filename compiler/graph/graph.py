@@ -31,20 +31,6 @@ from cudnn_aot.compiler.graph.validate import (
 from cudnn_aot.compiler.graph.wiring import wire_inputs, wire_results
 from cudnn_aot.errors import FrozenGraphError, InvalidGraphError, cudnnGraphNotSupportedError
 
-# What `Graph.tensor` need not write, since a tensor starts so.
-_UNSET: dict[str, Any] = {
-    "dim": object(),
-    "stride": None,
-    "data_type": None,
-    "is_virtual": False,
-    "is_pass_by_value": False,
-    "ragged_offset": None,
-    "reordering_type": None,
-    "name": "",
-    "ragged_offset_multiplier": 1,
-    "alignment_value": 1,
-}
-
 
 class Stage(enum.IntEnum):
     """How far a graph has come. Only a mutation leads back, from ``VALID`` to ``OPEN``."""
@@ -53,6 +39,9 @@ class Stage(enum.IntEnum):
     VALID = 1
     FROZEN = 2
     PLANNED = 3
+
+
+_OPEN, _VALID = Stage.OPEN, Stage.VALID  # looked up at every step of building
 
 
 class GraphContext:
@@ -289,24 +278,39 @@ class Graph(metaclass=Builders):
 
         Extents and strides are integers, or text such as ``"4096*M"`` over the graph's symbols.
         """
-        given = {
-            "dim": dim,
-            "stride": stride,
-            "data_type": data_type,
-            "is_virtual": is_virtual,
-            "is_pass_by_value": is_pass_by_value,
-            "ragged_offset": ragged_offset,
-            "reordering_type": reordering_type,
-            "name": name,
-            "ragged_offset_multiplier": ragged_offset_multiplier,
-            "alignment_value": alignment_value,
-        }
-        given = {field: value for field, value in given.items() if value is not _UNSET[field]}
+        fields: dict[str, Any] = {"dim": dim}
+        for field, value, default in (
+            ("stride", stride, None),
+            ("data_type", data_type, None),
+            ("is_virtual", is_virtual, False),
+            ("is_pass_by_value", is_pass_by_value, False),
+            ("ragged_offset", ragged_offset, None),
+            ("reordering_type", reordering_type, None),
+            ("name", name, ""),
+            ("ragged_offset_multiplier", ragged_offset_multiplier, 1),
+            ("alignment_value", alignment_value, 1),
+        ):
+            if value is not default:
+                fields[field] = value
         # -1 is how the cuDNN frontend spells a uid that is not set
-        tensor = self._new_tensor(None if uid == -1 else uid, given)
+        tensor = self.declare(fields, None if uid == -1 else uid)
         if tensor.data_type is None:  # what inference will find, unless it is set until then
-            field = "intermediate_data_type" if tensor.is_virtual else "io_data_type"
-            fill(tensor, data_type=getattr(self._context, field))
+            context = self._context
+            inferred = context.intermediate_data_type if is_virtual else context.io_data_type
+            tensor.__dict__["data_type"] = inferred
+        return tensor
+
+    def declare(self, fields: Mapping[str, Any], uid: int | None = None) -> Tensor:
+        """Declare a tensor by its fields (see `Tensor`); for readers of files and for builders."""
+        self._check_open("add a tensor")
+        tensor = Tensor(self, -1, fields)
+        self._by_uid = None
+        if uid is None:
+            uid = self._take_uid()
+            tensor.__dict__["uid"] = uid
+            self._tensors[uid] = tensor
+        else:
+            self._claim_uid(tensor, uid)
         return tensor
 
     def tensor_like(self, template: Any, name: str = "", is_virtual: bool = False) -> Tensor:
@@ -474,9 +478,10 @@ class Graph(metaclass=Builders):
     # Inside the package.
 
     def _check_open(self, what: str) -> None:
-        if self._stage >= Stage.FROZEN:
-            raise FrozenGraphError(f"cannot {what}: the graph is frozen; build a new graph")
-        self._stage = Stage.OPEN
+        if self._stage is not _OPEN:
+            if self._stage is not _VALID:
+                raise FrozenGraphError(f"cannot {what}: the graph is frozen; build a new graph")
+            self._stage = _OPEN
 
     def _operand(self, what: str, owner: str, port: str, value: Any) -> Tensor:
         """A tensor of this graph; another library's tensor is described and remembered.
@@ -513,18 +518,6 @@ class Graph(metaclass=Builders):
         if reason:
             raise InvalidGraphError(f"symbol {name!r}: {reason}")
         self._symbols[name] = symbol
-
-    def _new_tensor(self, uid: int | None, fields: Mapping[str, Any]) -> Tensor:
-        self._check_open("add a tensor")
-        tensor = Tensor(self, -1, fields)
-        self._by_uid = None
-        if uid is None:
-            uid = self._take_uid()
-            tensor.__dict__["uid"] = uid
-            self._tensors[uid] = tensor
-        else:
-            self._claim_uid(tensor, uid)
-        return tensor
 
     def _take_uid(self) -> int:
         while self._next_uid in self._tensors:

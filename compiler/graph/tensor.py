@@ -76,26 +76,6 @@ _NORMALISE: dict[str, Callable[[Any], Any]] = {
 
 _INFERRED = {field: f"{field}_assigned" for field in ("data_type", "dim", "stride")}
 
-_DEFAULTS: dict[str, Any] = {
-    "name": "",
-    "data_type": None,
-    "dim": (),
-    "stride": (),
-    "is_virtual": False,
-    "is_pass_by_value": False,
-    "pass_by_value": None,
-    "is_optional": False,
-    "ragged_offset": None,
-    "ragged_offset_multiplier": 1,
-    "reordering_type": tensor_reordering.NONE,
-    "alignment_value": 1,
-    "scalar_type": None,
-    "uid_assigned": False,
-    "data_type_assigned": False,
-    "dim_assigned": False,
-    "stride_assigned": False,
-}
-
 
 class Tensor:
     """A tensor of one graph; made by `Graph.tensor` or as an op's output.
@@ -117,32 +97,39 @@ class Tensor:
             two; of ``first_token_offset`` instead what every value in it is a multiple of.
     """
 
+    # An instance has what is not the default in its dictionary, so that making one is cheap.
     _graph: Graph
     uid: int
-    name: str
-    data_type: data_type | None
-    dim: tuple[Extent, ...]
-    stride: tuple[Extent, ...]
-    is_virtual: bool
-    is_pass_by_value: bool
-    pass_by_value: int | float | None
-    is_optional: bool
-    ragged_offset: Tensor | None
-    ragged_offset_multiplier: int
-    reordering_type: tensor_reordering
-    alignment_value: int
-    scalar_type: scalar_type | None
-    uid_assigned: bool
-    data_type_assigned: bool
-    dim_assigned: bool
-    stride_assigned: bool
+    name: str = ""
+    data_type: data_type | None = None
+    dim: tuple[Extent, ...] = ()
+    stride: tuple[Extent, ...] = ()
+    is_virtual: bool = False
+    is_pass_by_value: bool = False
+    pass_by_value: int | float | None = None
+    is_optional: bool = False
+    ragged_offset: Tensor | None = None
+    ragged_offset_multiplier: int = 1
+    reordering_type: tensor_reordering = tensor_reordering.NONE
+    alignment_value: int = 1
+    scalar_type: scalar_type | None = None
+    uid_assigned: bool = False
+    data_type_assigned: bool = False
+    dim_assigned: bool = False
+    stride_assigned: bool = False
 
     def __init__(self, graph: Graph, uid: int, fields: Mapping[str, Any]) -> None:
         state = self.__dict__
-        state.update(_DEFAULTS)
         state["_graph"], state["uid"] = graph, uid
         for field, value in fields.items():
-            self._write(field, value)
+            read = _NORMALISE.get(field)
+            if read is None:
+                self._write(field, value)
+            else:
+                state[field] = read(value)
+        for field, flag in _INFERRED.items():
+            if state.get(field):
+                state[flag] = True
 
     def __setattr__(self, field: str, value: Any) -> None:
         if self._graph._stage:  # not open: the message is worth making

@@ -71,7 +71,7 @@ def wire_results(
     for port in (*ports, *spec.declared):
         tensor = given.get(port)
         if is_made and port in ports:
-            written[port] = graph._new_tensor(None, _VIRTUAL)
+            written[port] = graph.declare(_VIRTUAL)
         elif tensor is not None:
             written[port] = graph._operand(what, name, port, tensor)
         elif port in ports:
