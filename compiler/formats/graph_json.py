@@ -142,16 +142,18 @@ class _NodeRecord:
         fields = value.fields(("op", "inputs", "outputs"), NODE_FIELDS)
         self.value = value
         self.uids = uids
-        self.op = fields["op"].text()
-        if self.op not in OPS:
-            fields["op"].fail(f"unknown op {self.op!r} ({closest(self.op)})")
+        op = fields["op"].text()
+        spec = OPS.get(op)
+        if spec is None:
+            fields["op"].fail(f"unknown op {op!r} ({closest(op)})")
+        self.spec = spec
         self.name = fields["name"].text() if "name" in fields else ""
         self.compute = (
             fields["compute_data_type"].member(data_type, _UNSET)
             if "compute_data_type" in fields
             else None
         )
-        self.attrs = read_attributes(OPS[self.op], fields["attrs"]) if "attrs" in fields else {}
+        self.attrs = read_attributes(spec, fields["attrs"]) if "attrs" in fields else {}
         self.inputs = self._ports(fields["inputs"])
         self.outputs = self._ports(fields["outputs"])
         for port, uid in self.outputs.items():
@@ -161,12 +163,15 @@ class _NodeRecord:
             produced[uid] = value
 
     def _ports(self, value: Value) -> dict[str, int]:
+        raw = value.raw
+        if type(raw) is dict and all([type(e) is int and e in self.uids for e in raw.values()]):
+            return raw
         return {port: _uid(member, self.uids) for port, member in value.object().items()}
 
     def build(self, graph: Graph) -> None:
         tensors = graph.tensors
         graph.add_node(
-            self.op,
+            self.spec,
             {port: tensors[uid] for port, uid in self.inputs.items()},
             self.attrs,
             outputs={port: tensors[uid] for port, uid in self.outputs.items()},

@@ -29,6 +29,8 @@ class data_type(enum.Enum):  # noqa: N801  (the public name, spelled as programs
     FP4_E2M1 = 19
     INT4 = 20
 
+    __hash__ = object.__hash__  # by identity, as members are compared; the default is slow
+
     def __int__(self) -> int:
         return int(self.value)
 

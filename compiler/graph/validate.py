@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cudnn_aot.compiler.graph.dtypes import DTYPES
 from cudnn_aot.compiler.graph.enums import scalar_type
@@ -25,6 +25,10 @@ from cudnn_aot.errors import InvalidGraphError
 if TYPE_CHECKING:
     from cudnn_aot.compiler.graph.graph import Graph
 
+_RARE = frozenset(
+    "is_optional is_pass_by_value pass_by_value scalar_type ragged_offset ragged_offset_multiplier "
+    "alignment_value".split()
+)
 MAX_RANK = 8  # the cuDNN backend's limit, and enough for every op here
 
 
@@ -47,37 +51,8 @@ def check_structure(graph: Graph) -> None:
             raise InvalidGraphError(f"{tensor} is not used by any node")
         if tensor.is_virtual and not is_produced:
             raise InvalidGraphError(f"{tensor} is virtual, but no node produces it")
-        if tensor.is_optional and (tensor.is_virtual or not is_produced):
-            raise InvalidGraphError(f"{tensor} is optional, but only an output can be")
-        if tensor.is_pass_by_value and (is_produced or tensor.is_virtual):
-            raise InvalidGraphError(f"{tensor} is pass-by-value, but only an input can be")
-        if tensor.scalar_type is not None and not tensor.is_pass_by_value:
-            raise InvalidGraphError(f"{tensor} has a scalar_type but is not pass-by-value")
-        if tensor.scalar_type is scalar_type.COMPILE_TIME_CONST and tensor.pass_by_value is None:
-            raise InvalidGraphError(f"{tensor} is a compile-time constant without a pass_by_value")
-        offset = tensor.ragged_offset
-        if offset is not None:
-            if offset.is_virtual or offset.is_pass_by_value or id(offset) in produced:
-                raise InvalidGraphError(f"{tensor}: its ragged offset {offset} is no graph input")
-            if offset.ragged_offset is not None:
-                raise InvalidGraphError(f"{tensor}: its ragged offset {offset} is ragged itself")
-        elif tensor.ragged_offset_multiplier != 1:
-            raise InvalidGraphError(
-                f"{tensor}: got ragged_offset_multiplier {tensor.ragged_offset_multiplier} and no "
-                "ragged_offset, want one: call set_ragged_offset"
-            )
-        alignment = tensor.alignment_value
-        if alignment & (alignment - 1) and id(tensor) not in counts:
-            raise InvalidGraphError(
-                f"{tensor}: alignment_value: got {alignment}, want a power of two in bytes"
-            )
-        if tensor.pass_by_value is not None:
-            if not tensor.is_pass_by_value:
-                raise InvalidGraphError(f"{tensor} has a pass_by_value but is not pass-by-value")
-            if not math.isfinite(tensor.pass_by_value):
-                raise InvalidGraphError(
-                    f"{tensor}: pass_by_value: got {tensor.pass_by_value}, want a finite number"
-                )
+        if not _RARE.isdisjoint(tensor.__dict__):
+            _check_fields(tensor, produced, is_produced, id(tensor) in counts)
     outputs = graph.outputs()
     if not outputs:
         raise InvalidGraphError("the graph has no output: call set_output(True) on a result")
@@ -92,12 +67,51 @@ def check_structure(graph: Graph) -> None:
         live.update(map(id, node.inputs.values()))
 
 
+def _check_fields(tensor: Tensor, produced: set[int], is_produced: bool, is_counts: bool) -> None:
+    """Check the fields that few tensors set; `is_counts`: its alignment is about its values."""
+    if tensor.is_optional and (tensor.is_virtual or not is_produced):
+        raise InvalidGraphError(f"{tensor} is optional, but only an output can be")
+    if tensor.is_pass_by_value and (is_produced or tensor.is_virtual):
+        raise InvalidGraphError(f"{tensor} is pass-by-value, but only an input can be")
+    if tensor.scalar_type is not None and not tensor.is_pass_by_value:
+        raise InvalidGraphError(f"{tensor} has a scalar_type but is not pass-by-value")
+    if tensor.scalar_type is scalar_type.COMPILE_TIME_CONST and tensor.pass_by_value is None:
+        raise InvalidGraphError(f"{tensor} is a compile-time constant without a pass_by_value")
+    offset = tensor.ragged_offset
+    if offset is not None:
+        if offset.is_virtual or offset.is_pass_by_value or id(offset) in produced:
+            raise InvalidGraphError(f"{tensor}: its ragged offset {offset} is no graph input")
+        if offset.ragged_offset is not None:
+            raise InvalidGraphError(f"{tensor}: its ragged offset {offset} is ragged itself")
+    elif tensor.ragged_offset_multiplier != 1:
+        raise InvalidGraphError(
+            f"{tensor}: got ragged_offset_multiplier {tensor.ragged_offset_multiplier} and no "
+            "ragged_offset, want one: call set_ragged_offset"
+        )
+    alignment = tensor.alignment_value
+    if alignment & (alignment - 1) and not is_counts:
+        raise InvalidGraphError(
+            f"{tensor}: alignment_value: got {alignment}, want a power of two in bytes"
+        )
+    if tensor.pass_by_value is not None:
+        if not tensor.is_pass_by_value:
+            raise InvalidGraphError(f"{tensor} has a pass_by_value but is not pass-by-value")
+        if not math.isfinite(tensor.pass_by_value):
+            raise InvalidGraphError(
+                f"{tensor}: pass_by_value: got {tensor.pass_by_value}, want a finite number"
+            )
+
+
 def check_layouts(graph: Graph, tensors: Iterable[Tensor]) -> None:
     """Check extents and strides of `tensors`, which inference has completed."""
     most = {name: symbol.max for name, symbol in graph.symbols.items()}
+    seen: dict[tuple[Any, ...], bool] = {}  # many tensors of a graph have one layout
     for tensor in tensors:
         if tensor.dim or not graph.is_discarded(tensor):
-            _check_layout(tensor, graph, most)
+            layout = (tensor.dim, tensor.stride, tensor.data_type)
+            if layout not in seen:
+                seen[layout] = _check_layout(tensor, most)
+            _check_layout_for(tensor, graph, overlaps=seen[layout])
 
 
 def check_rules(graph: Graph) -> None:
@@ -123,18 +137,17 @@ def check_symbols(graph: Graph) -> None:
             raise InvalidGraphError(f"symbol {name!r} is declared, but no tensor uses it")
 
 
-def _check_layout(tensor: Tensor, graph: Graph, most: Mapping[str, int]) -> None:
-    """Check one tensor; `most` is the largest value of every symbol."""
+def _check_layout(tensor: Tensor, most: Mapping[str, int]) -> bool:
+    """Check extents and strides alone; `most` is the largest value of every symbol.
+
+    Returns whether elements lie over each other.
+    """
     dim, stride = tensor.dim, tensor.stride
     if not 1 <= len(dim) <= MAX_RANK:
         raise InvalidGraphError(f"{tensor}: got rank {len(dim)}, want 1 to {MAX_RANK}")
     if len(stride) != len(dim):
         raise InvalidGraphError(
             f"{tensor}: got {len(stride)} strides for {len(dim)} extents, want one each"
-        )
-    if tensor.is_pass_by_value and any(extent != 1 for extent in dim):
-        raise InvalidGraphError(
-            f"{tensor} is pass-by-value: got dim {format_extents(dim)}, want one element"
         )
     largest, steps = _numbers(tensor, dim, most), _numbers(tensor, stride, most)
     count = span = reach = 1
@@ -152,8 +165,19 @@ def _check_layout(tensor: Tensor, graph: Graph, most: Mapping[str, int]) -> None
             f"{tensor}: got dim {format_extents(dim)} and stride {format_extents(stride)}, "
             "want fewer than 2**63 bytes"
         )
+    return overlaps
+
+
+def _check_layout_for(tensor: Tensor, graph: Graph, overlaps: bool) -> None:
+    """Check extents and strides against what the tensor is."""
     if tensor.is_virtual:
         return
+    dim, stride, dtype = tensor.dim, tensor.stride, tensor.data_type
+    assert dtype is not None
+    if tensor.is_pass_by_value and any(extent != 1 for extent in dim):
+        raise InvalidGraphError(
+            f"{tensor} is pass-by-value: got dim {format_extents(dim)}, want one element"
+        )
     if elements_per_slot(dtype) > 1 and slot_geometry(dim, stride, dtype) is None:
         raise InvalidGraphError(
             f"{tensor}: got {dtype.name}, dim {format_extents(dim)}, "
