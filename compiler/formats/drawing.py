@@ -95,7 +95,7 @@ def svg(graph: Graph) -> str:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
         f'viewBox="0 0 {width} {height}">',
-        f"<title>{escape(graph.name or 'graph')}</title>",
+        f"<title>{escape(_short(graph.name) or 'graph')}</title>",
         f"<style>{escape(_STYLE, quote=False)}</style>",
         f'<rect width="{width}" height="{height}" style="fill: white; stroke: none"/>',
     ]
@@ -124,12 +124,7 @@ def _svg_box(box: _Box, centre: tuple[float, float], size: tuple[float, float]) 
 
 def _text(x: float, y: float, text: str, kind: str) -> str:
     attribute = f' class="{kind}"' if kind else ""
-    return f'<text{attribute} x="{x:.1f}" y="{y:.1f}">{escape(_printable(text))}</text>'
-
-
-def _printable(text: str) -> str:
-    """`text` without what XML cannot hold."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+    return f'<text{attribute} x="{x:.1f}" y="{y:.1f}">{escape(text)}</text>'
 
 
 def _curve(points: tuple[tuple[float, float], ...]) -> str:
@@ -199,4 +194,6 @@ def _node_box(graph: Graph, node: Node) -> _Box:
 
 
 def _short(text: str) -> str:
+    """`text` for one line of a box, without what XML or a line cannot hold."""
+    text = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
     return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."

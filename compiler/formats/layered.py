@@ -2,7 +2,8 @@
 
 The usual three steps: layers by longest path, order within layers by barycentres, and positions
 that bring boxes under their neighbours as far as no two overlap. An edge over several layers is led
-through a free place in each of them. Deterministic, and linear in boxes and edges for each sweep.
+through a free place in each of them, which all edges of one box share. Deterministic, and linear in
+boxes, edges and shared places for each sweep.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ _PLACE_SWEEPS = 12
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Where things are: centres of boxes, the points of every edge, and the size of it all."""
+    """Where things are: centres of boxes, the points of every edge, and the size of it all.
+
+    An edge starts at its box, or where it leaves an earlier edge of the same box.
+    """
 
     boxes: Mapping[str, tuple[float, float]]
     edges: Sequence[tuple[tuple[float, float], ...]]
@@ -37,6 +41,7 @@ class _Slot:
     layer: int = 0
     above: list[_Slot] = field(default_factory=list)
     below: list[_Slot] = field(default_factory=list)
+    lane: list[_Slot] = field(default_factory=list)
     order: float = 0.0
     x: float = 0.0
     y: float = 0.0
@@ -55,9 +60,8 @@ def place(sizes: Mapping[str, tuple[float, float]], edges: Sequence[tuple[str, s
     for slot in slots.values():
         slot.above, slot.below = [], []
     paths = [_lead(slots[source], slots[target]) for source, target in edges]
-    passed = {id(slot): slot for path in paths for slot in path}
     layers: list[list[_Slot]] = []
-    for slot in {**{id(slot): slot for slot in slots.values()}, **passed}.values():
+    for slot in [s for box in slots.values() for s in (box, *box.lane)]:
         layers += [[] for _ in range(slot.layer + 1 - len(layers))]
         layers[slot.layer].append(slot)
     _set_order(layers)
@@ -74,15 +78,20 @@ def _set_layers(slots: Sequence[_Slot]) -> None:
 
 
 def _lead(source: _Slot, target: _Slot) -> list[_Slot]:
-    """The slots from source to target, one in each layer between; links them."""
-    path = [source]
-    for layer in range(source.layer + 1, target.layer):
-        path.append(_Slot(_LANE, 0.0, layer))
-    path.append(target)
-    for upper, lower in zip(path, path[1:], strict=False):
-        upper.below.append(lower)
-        lower.above.append(upper)
+    """The slots from source to target, one in each layer between; links those that are new."""
+    between = target.layer - source.layer - 1
+    while len(source.lane) < between:
+        last = source.lane[-1] if source.lane else source
+        source.lane.append(_Slot(_LANE, 0.0, last.layer + 1))
+        _link(last, source.lane[-1])
+    path = [source, *source.lane[:between], target]
+    _link(path[-2], target)
     return path
+
+
+def _link(upper: _Slot, lower: _Slot) -> None:
+    upper.below.append(lower)
+    lower.above.append(upper)
 
 
 def _set_order(layers: list[list[_Slot]]) -> None:
@@ -149,9 +158,13 @@ def _measure(
         y += height + GAP_Y
     ends = _ends(paths)
     edges = []
+    drawn: dict[int, int] = {}  # by id of a box: how many slots of its lane have an edge
     for index, (first, *between, last) in enumerate(paths):
         points = [(first.x, first.y + first.height / 2)]
         points += [(slot.x, slot.y) for slot in between]
+        shared = min(drawn.get(id(first), 0), len(between))
+        points = points[shared:]
+        drawn[id(first)] = max(drawn.get(id(first), 0), len(between))
         points.append((ends[index], last.y - last.height / 2))
         edges.append(tuple(points))
     boxes = {name: (slot.x, slot.y) for name, slot in slots.items()}

@@ -27,7 +27,9 @@ def instantiate(graph: Graph, symbols: Mapping[str, int]) -> Graph:
         reason = symbol.refuse(symbols[name])
         if reason:
             raise InvalidGraphError(f"symbol {name!r}: {reason}")
-    copy = Graph(graph.name, graph.io_data_type, graph.intermediate_data_type)
+    copy = Graph(
+        graph.name, graph.io_data_type, graph.intermediate_data_type, graph.compute_data_type
+    )
     for uid, tensor in graph.tensors.items():
         twin = copy.tensor(
             tuple(evaluate(extent, symbols) for extent in tensor.dim),
