@@ -67,7 +67,7 @@ def _shown(axes: Iterable[_Axis]) -> str:
     return f"[{', '.join(map(str, axes))}]"
 
 
-def extents(table: Mapping[str, str], *, unsupported: bool = False, **known: Find) -> Rule:
+def extents(table: Mapping[str, str], **known: Find) -> Rule:
     """The extents of ports agree with patterns and with each other.
 
     A pattern is one word for each axis: a number, or a letter that stands for one extent on every
@@ -93,13 +93,12 @@ def extents(table: Mapping[str, str], *, unsupported: bool = False, **known: Fin
                 value, source = bound.get(axis.name, (axis.number, ""))
                 if value is None:
                     bound[axis.name] = (extent, f", as {port} has")
-                elif not may_equal(view, extent, value):
+                elif extent != value and not may_equal(view, extent, value):
                     what = f"{value}" if axis.number is not None else f"{axis.name} = {value}"
                     one = " or 1" if axis.may_be_one else ""
                     return Refusal(
                         f"port {port}: got dim {format_extents(dim)}, want {_shown(axes)} with "
-                        f"{what}{one} on axis {number}{source}",
-                        unsupported,
+                        f"{what}{one} on axis {number}{source}"
                     )
         return None
 
