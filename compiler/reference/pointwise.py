@@ -80,7 +80,8 @@ def _swish_slope(x: Array, beta: float) -> Array:
 
 def _relu(x: Array, slope: float, lower: float, upper: float | None) -> Array:
     """Continuous at the lower clip: the slope applies to what lies below it."""
-    y = np.where(x < lower, lower + slope * (x - lower), x)
+    below = lower + slope * (x - lower) if slope else lower  # 0 * inf is not 0
+    y = np.where(x < lower, below, x)
     return y if upper is None else np.where(y > upper, upper, y)
 
 

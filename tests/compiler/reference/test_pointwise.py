@@ -183,3 +183,8 @@ def test_nan_propagates() -> None:
 def test_operands_broadcast() -> None:
     got = apply("sub", {"a": np.ones((2, 1, 3)), "b": np.ones((4, 1))})["OUT_0"]
     assert got.shape == (2, 4, 3)
+
+
+@pytest.mark.parametrize(("x", "wanted"), [(-math.inf, 0.0), (math.inf, math.inf)])
+def test_relu_of_an_infinity_is_the_clip_not_zero_times_infinity(x: float, wanted: float) -> None:
+    assert unary("relu", np.array([x])).tolist() == [wanted]
