@@ -1,9 +1,9 @@
 """Merges graphs by class, and writes the extents that vary within a class as symbols.
 
 A class is a graph's structure: ops, attributes, data types, wiring, the uids of its operands, and
-nothing of names, extents and strides. The graphs of one class become one graph with symbols where
-one can be found of which every one of them is a case, which is checked by putting the numbers back;
-where layouts differ, one graph per layout.
+nothing of names, order, extents and strides. The graphs of one class become one graph with symbols
+where one can be found of which every one of them is a case, which is checked by putting the numbers
+back; where layouts differ, one graph per layout.
 
 Extents along which a tensor is contiguous, such as features and head dimensions, are mostly a
 model's configuration, and kernels are chosen by them. Where other extents vary as well and only a
@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from cudnn_aot.compiler.formats import graph_json
+from cudnn_aot.compiler.graph.attr import plain
+from cudnn_aot.compiler.graph.bucket import graph_class
 from cudnn_aot.compiler.graph.extents import Extent, evaluate, extent_json
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.graph.tensor import Tensor
@@ -89,54 +91,34 @@ def merge(uses: Iterable[Use], *, symbolize: bool = True) -> list[MergedGraph]:
 
 
 def class_digest(graph: Graph) -> str:
-    """Digest of a graph's structure: everything but names, extents and strides.
+    """Digest of a graph's structure: its class bucket, and the scalars that the bucket leaves open.
 
     Symbols count, so a graph that has any is a class of its own.
     """
-    tensors = canonical_tensors(graph)
-    place = {tensor.uid: index for index, tensor in enumerate(tensors)}
-    document = json.loads(graph_json.dumps(graph))
-    rows = {row["uid"]: row for row in document["tensors"]}
-    facts = []
-    for tensor in tensors:
-        row = {
-            field: value
-            for field, value in rows[tensor.uid].items()
-            if field not in ("name", "dim", "stride") and (field != "uid" or not tensor.is_virtual)
-        }
-        assert tensor.data_type is not None
-        facts.append({**row, "data_type": tensor.data_type.name, "rank": len(tensor.dim)})
-    nodes = []
-    for node, row in zip(graph.nodes, document["nodes"], strict=True):
-        assert node.compute_data_type is not None
-        nodes.append(
-            {
-                **{field: value for field, value in row.items() if field != "name"},
-                "compute_data_type": node.compute_data_type.name,
-                "inputs": _replace_uids(row["inputs"], place),
-                "outputs": _replace_uids(row["outputs"], place),
-            }
-        )
-    whole = [facts, nodes, graph.key() if graph.symbols else None]
+    found = graph_class(graph)
+    attributes = [
+        [place, name, plain(value)]
+        for place, node in found.nodes.items()
+        for name, value in sorted(node.attrs.items())
+        if not node.spec.attr(name).is_baked
+    ]
+    scalars = [[tensor.uid, tensor.pass_by_value] for tensor in graph.inputs()]
+    whole = [found.bucket, attributes, scalars, graph.key() if graph.symbols else None]
     text = json.dumps(whole, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def canonical_tensors(graph: Graph) -> list[Tensor]:
-    """The caller's tensors by uid, then the others as nodes make them: alike within a class."""
-    callers = [tensor for tensor in graph.tensors.values() if not tensor.is_virtual]
-    results = [tensor for node in graph.nodes for tensor in node.outputs.values()]
-    virtual = [tensor for tensor in results if tensor.is_virtual]
-    rest = [t for t in graph.tensors.values() if t.is_virtual and graph.producer(t) is None]
-    return [*callers, *virtual, *rest]
-
-
-def _replace_uids(value: Any, place: Mapping[int, int]) -> Any:
-    if isinstance(value, dict):
-        return {key: _replace_uids(item, place) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_replace_uids(item, place) for item in value]
-    return place.get(value, value)
+    """Every tensor, in an order that graphs of one class share: the caller's by uid come first."""
+    found = graph_class(graph)
+    counted = list(found.tensors.values())
+    discarded = [
+        tensor
+        for node in found.nodes.values()
+        for _, tensor in sorted(node.outputs.items())
+        if graph.is_discarded(tensor)
+    ]
+    return [*counted, *discarded]
 
 
 def _merge_class(digest: str, same: list[list[Use]], symbolize: bool) -> list[MergedGraph]:

@@ -99,6 +99,41 @@ def gemm_symbolic_stride(merged: MergedGraph) -> tuple[object, ...]:
     return (m * 64, 64, 1)  # type: ignore[operator]
 
 
+def test_programs_that_declare_in_another_order_share_a_graph() -> None:
+    def twin(m: int, *, flipped: bool) -> Graph:
+        graph = Graph(
+            io_data_type="HALF", intermediate_data_type="FLOAT", compute_data_type="FLOAT"
+        )
+        x = graph.tensor([m, 8], uid=1)
+        ops = ["tanh", "exp"]
+        made = {op: getattr(graph, op)(x) for op in (reversed(ops) if flipped else ops)}
+        graph.relu(made["tanh"]).set_output(True).set_uid(2)
+        graph.gelu(made["exp"]).set_output(True).set_uid(3)
+        return graph
+
+    graphs = [twin(4, flipped=False), twin(6, flipped=True), twin(9, flipped=False)]
+    (merged,) = merge([Use(graph, 1, 1) for graph in graphs])
+    assert_covers([merged], graphs)
+
+
+@pytest.mark.parametrize("scale", [0.5, None])
+def test_graphs_with_other_scalars_stay_apart(scale: float | None) -> None:
+    """A launch passes them, but a graph file holds one value."""
+
+    def attend(scale: float | None, length: int) -> Graph:
+        graph = Graph(
+            io_data_type="HALF", intermediate_data_type="FLOAT", compute_data_type="FLOAT"
+        )
+        q, k, v = (graph.tensor([1, 2, length, 16], uid=uid) for uid in (1, 2, 3))
+        graph.sdpa(q, k, v, attn_scale=scale)[0].set_output(True).set_uid(4)
+        return graph
+
+    graphs = [attend(0.25, 8), attend(0.25, 16), attend(scale, 8)]
+    merged = merge([Use(graph, 1, 1) for graph in graphs])
+    assert len(merged) == 2
+    assert_covers(merged, graphs)
+
+
 def test_without_symbols_every_shape_is_a_graph() -> None:
     graphs = [gemm(m) for m in (1, 16, 300)]
     merged = merge([Use(graph, 1, 0) for graph in graphs], symbolize=False)
