@@ -19,6 +19,8 @@ from cudnn_aot.errors import InvalidGraphError
 
 MAX_BYTES = 16 << 20
 MAX_DEPTH = 64
+MAX_TEXT = 1000  # characters of a name or another text
+MAX_ITEMS = 100_000  # of a list, members of an object
 
 _E = TypeVar("_E", bound=enum.Enum)
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
@@ -84,6 +86,11 @@ def _integer(text: str) -> int | _Odd:
 def _real(text: str) -> float | _Odd:
     value = float(text)
     return value if math.isfinite(value) else _Odd(text[:40])
+
+
+def is_index(text: str) -> bool:
+    """Whether `text` is a small number, as at the end of a port's name."""
+    return 0 < len(text) < 10 and text.isascii() and text.isdecimal()
 
 
 class Value:
@@ -153,6 +160,7 @@ class Value:
             if isinstance(raw, _Twice):
                 self.fail(f"key {raw.duplicate!r} is given twice")
             self.want("an object")
+        self._bounded(len(raw))
         return {key: Value(item, self, key) for key, item in raw.items()}
 
     def fields(self, required: Collection[str], optional: Collection[str] = ()) -> dict[str, Value]:
@@ -171,7 +179,12 @@ class Value:
         """The items of a list."""
         if not isinstance(self.raw, list):
             self.want("a list")
+        self._bounded(len(self.raw))
         return (Value(item, self, index) for index, item in enumerate(self.raw))
+
+    def _bounded(self, count: int) -> None:
+        if count > MAX_ITEMS:
+            self.fail(f"got {count} items, want at most {MAX_ITEMS}")
 
     def integer(self) -> int:
         """An integer of at most 64 bits."""
@@ -190,6 +203,8 @@ class Value:
     def text(self) -> str:
         if not isinstance(self.raw, str):
             self.want("text")
+        if len(self.raw) > MAX_TEXT:
+            self.fail(f"got text of {len(self.raw)} characters, want at most {MAX_TEXT}")
         try:
             self.raw.encode()
         except UnicodeEncodeError:
@@ -203,7 +218,9 @@ class Value:
 
     def scalar(self) -> bool | int | float | str:
         """A number, text, true or false."""
-        if not isinstance(self.raw, bool | int | float | str):
+        if isinstance(self.raw, str):
+            return self.text()
+        if not isinstance(self.raw, bool | int | float):
             self.want("a number, text, true or false")
         return self.raw
 

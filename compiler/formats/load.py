@@ -33,12 +33,13 @@ def load_graphs(path: str | os.PathLike[str]) -> list[Graph]:
             from cudnn_aot.compiler.formats import python_file
 
             return python_file.load(path)
-        return [_read(data, path.stem)]
+        return [read_bytes(data, path.stem)]
     except (InvalidGraphError, cudnnGraphNotSupportedError) as error:
         raise type(error)(f"{path}: {error}") from None
 
 
-def _read(data: bytes, name: str) -> Graph:
+def read_bytes(data: bytes, name: str = "") -> Graph:
+    """The validated graph of a file's content, of any form but a program."""
     if data.startswith(peer_blob.MAGIC):
         return peer_blob.read(parse(peer_blob.header_of(data)), name)
     root = parse(data)

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from cudnn_aot.compiler.formats.attributes import read_attribute
-from cudnn_aot.compiler.formats.json_reader import Value
+from cudnn_aot.compiler.formats.json_reader import Value, is_index
 from cudnn_aot.compiler.formats.lowered_tags import TAGS, integers
 from cudnn_aot.compiler.graph.attr import FLOAT, Attr
 from cudnn_aot.compiler.graph.enums import data_type
@@ -179,12 +179,12 @@ class _Node:
         spec, wired = self.spec, {}
         for port, member in ports.object().items():
             name = self.row.ports.get(port, port)
-            if spec.is_pointwise and name.startswith("IN_") and name[3:].isdecimal():
+            if spec.is_pointwise and name.startswith("IN_") and is_index(name[3:]):
                 index = int(name[3:])
                 if index >= len(spec.inputs):
                     member.fail(f"{spec.name} has {len(spec.inputs)} inputs")
                 name = spec.inputs[index]
-            elif name.isdecimal() and spec.list_port(f"{spec.inputs[0]}_{name}"):
+            elif is_index(name) and spec.list_port(f"{spec.inputs[0]}_{name}"):
                 name = f"{spec.inputs[0]}_{name}"
             if not isinstance(member.raw, str | int) or member.raw not in tensors:
                 member.fail(f"no tensor {member.describe()}")

@@ -16,7 +16,7 @@ from __future__ import annotations
 import enum
 from typing import Any
 
-from cudnn_aot.compiler.formats.json_reader import Value
+from cudnn_aot.compiler.formats.json_reader import Value, is_index
 from cudnn_aot.compiler.graph.enums import data_type, scalar_type, tensor_reordering
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.graph.op import Op
@@ -55,6 +55,7 @@ _TENSOR = (
     "alignment_value",
     "scalar_type",
 )
+_MAX_DEPTH = 4  # of lists in a value: slices take two
 _NODE = ("name", "node_type", "inputs", "outputs", "params")
 
 
@@ -200,7 +201,7 @@ class _Node:
         names = self.spec.inputs
         ports = {}
         for port, member in value.object().items():
-            if self.spec.is_pointwise and port.startswith("IN_") and port[3:].isdecimal():
+            if self.spec.is_pointwise and port.startswith("IN_") and is_index(port[3:]):
                 index = int(port[3:])
                 if index >= len(names):
                     member.fail(f"{self.spec.name} has {len(names)} inputs")
@@ -250,9 +251,11 @@ def _member(value: Value) -> Value:
     return fields["name"]
 
 
-def _plain(value: Value) -> Any:
+def _plain(value: Value, depth: int = 0) -> Any:
     """A plain value, the name of an enum member, or a list or tuple of such values."""
     raw = value.raw
+    if depth > _MAX_DEPTH:
+        value.fail(f"nested deeper than {_MAX_DEPTH} lists")
     if isinstance(raw, dict):
         if "$enum" in raw:
             return _member(value).text()
@@ -261,5 +264,5 @@ def _plain(value: Value) -> Any:
         value = value.fields(("$tuple",))["$tuple"]
         raw = value.raw
     if isinstance(raw, list):
-        return tuple(_plain(item) for item in value.items())
+        return tuple(_plain(item, depth + 1) for item in value.items())
     return None if raw is None else value.scalar()

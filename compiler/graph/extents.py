@@ -17,6 +17,7 @@ from cudnn_aot.errors import InvalidGraphError
 
 INT64_MAX = 2**63 - 1
 SYMBOL_MAX = 2**31 - 1
+MAX_TEXT = 200  # characters of an extent: two symbols with the longest names, and a coefficient
 
 _SYMBOL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}\Z")
 _INTEGER = re.compile(r"[0-9]{1,19}\Z")
@@ -112,6 +113,10 @@ def make(coef: int, symbols: Iterable[str]) -> Extent:
 
 def parse_extent(text: str) -> Extent:
     """Read ``"4096*M"``: non-negative integers and symbol names joined by ``*``."""
+    if len(text) > MAX_TEXT:
+        raise InvalidGraphError(
+            f"bad extent: got text of {len(text)} characters, want at most {MAX_TEXT}"
+        )
     coef, names = 1, []
     for factor in text.split("*"):
         factor = factor.strip()

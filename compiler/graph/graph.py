@@ -196,8 +196,10 @@ class Graph(metaclass=Builders):
     def uids(self) -> dict[str, int]:
         """uid by name of the non-virtual tensors that a name tells apart."""
         named = [t for t in self.tensors.values() if t.name and not t.is_virtual]
-        names = [t.name for t in named]
-        return {t.name: t.uid for t in named if names.count(t.name) == 1}
+        by_name: dict[str, list[int]] = {}
+        for tensor in named:
+            by_name.setdefault(tensor.name, []).append(tensor.uid)
+        return {name: uids[0] for name, uids in by_name.items() if len(uids) == 1}
 
     def find_tensor(self, which: str | int) -> Tensor | None:
         """The tensor of that uid or name, or None; refuses a name that several have."""

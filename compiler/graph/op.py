@@ -313,7 +313,9 @@ class Op(Record):
         """The list that ``<list>_<n>`` is an item of, or None."""
         stem, _, index = name.rpartition("_")
         row = self._ports.get(stem)
-        if row is None or not row.is_list or not index.isdecimal() or str(int(index)) != index:
+        if row is None or not row.is_list or not index.isdecimal() or len(index) > 9:
+            return None
+        if str(int(index)) != index:
             return None
         return stem
 
