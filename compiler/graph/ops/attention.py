@@ -76,7 +76,7 @@ def _written(*names: str, **flags: bool) -> tuple[Port, ...]:
     return _optional(*names, is_result=True, **flags)
 
 
-_SCALE = (Attr("attn_scale", FLOAT),)
+_SCALE = (Attr("attn_scale", FLOAT, is_baked=False),)
 _PADDING = (Attr("use_padding_mask", BOOL, False),)
 _CAUSAL = (
     Attr("use_causal_mask", BOOL, False),

@@ -95,7 +95,7 @@ _ATTRS = {
     attr.name: attr
     for attr in (
         Attr("num_householder", INT, 1),
-        Attr("scale", FLOAT),
+        Attr("scale", FLOAT, is_baked=False),
         Attr("output_final_state", BOOL, False),
         Attr("output_transition", BOOL, False),
         Attr("use_qk_l2norm", BOOL, False),

@@ -224,7 +224,7 @@ JSON = st.recursive(
 OF_FORM = re.compile(
     r"unknown field \(|field '.*' is missing|got no extents|got \d+ values, want \[start|"
     r"want (an integer|a number|text|true or false|an object|a list|0 <= uid < 2\*\*63)$|"
-    r"want one of |unknown op|want an integer or text|no (input|output) port '"
+    r"want one of |unknown op|want an integer or text|no input port '"
 )
 
 
