@@ -379,37 +379,44 @@ class Graph(metaclass=Builders):
             count = self._node_count.get(spec.name, 0)
             self._node_count[spec.name] = count + 1
             name = f"{spec.name}.{count}"
-        what = f"node {name!r} ({spec.name})"
-        given: dict[str, Any] = {}
-        if attrs or spec.required_attrs:
-            try:
-                given = spec.given_attrs(attrs or {})
-            except InvalidGraphError as error:
-                raise InvalidGraphError(f"{what}: {error}") from None
-        wired = wire_inputs(self, what, spec, name, inputs, given)
-        view = NodeView(self, spec, name, MappingProxyType(wired), {}, MappingProxyType(given))
-        exists = spec.existing(view)
-        ports = tuple([output.name for output in exists])
-        is_made = outputs is None
-        written = wire_results(self, what, spec, name, ports, outputs or results or {}, is_made)
-        read = {id(tensor) for tensor in wired.values()}
-        for port, tensor in written.items():
-            if id(tensor) in self._producers:
-                raise InvalidGraphError(f"{what}: port {port}: {tensor} is already produced")
-            if id(tensor) in self._read or id(tensor) in read:
-                raise InvalidGraphError(f"{what}: port {port}: {tensor} is already read")
-            if not tensor.name:
-                row = spec.output(port)
-                suffix = port if row is None else row.suffix or port
-                fill(tensor, name=f"{name}::{suffix}")
-        view.outputs = MappingProxyType(written)
+        try:
+            view = self._wire(spec, name, inputs, attrs or {}, outputs, results or {})
+        except InvalidGraphError as error:
+            raise InvalidGraphError(f"node {name!r} ({spec.name}): {error}") from None
         compute = as_data_type(compute_data_type) if spec.has_compute_data_type else None
         node = Node(self, view, compute)
         self._nodes.append(node)
-        for tensor in written.values():
+        for tensor in view.outputs.values():
             self._producers[id(tensor)] = node
-        self._read |= read
+        self._read.update(map(id, view.inputs.values()))
         return node
+
+    def _wire(
+        self,
+        spec: Op,
+        name: str,
+        inputs: Mapping[str, Tensor],
+        attrs: Mapping[str, Any],
+        outputs: Mapping[str, Tensor] | None,
+        results: Mapping[str, Tensor],
+    ) -> NodeView:
+        """Check a new node's attributes and ports; make its outputs unless they are given."""
+        given = spec.given_attrs(attrs)
+        wired = wire_inputs(self, spec, name, inputs, given)
+        view = NodeView(self, spec, name, MappingProxyType(wired), {}, MappingProxyType(given))
+        ports = spec.existing(view)
+        is_made = outputs is None
+        written = wire_results(self, spec, name, ports, outputs or results, is_made)
+        read = set(map(id, wired.values()))
+        for port, tensor in written.items():
+            if id(tensor) in self._producers:
+                raise InvalidGraphError(f"port {port}: {tensor} is already produced")
+            if id(tensor) in self._read or id(tensor) in read:
+                raise InvalidGraphError(f"port {port}: {tensor} is already read")
+            if not tensor.name:
+                tensor.__dict__["name"] = f"{name}::{spec.suffix(port)}"
+        view.outputs = MappingProxyType(written)
+        return view
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         """The builder of an op: matmul, relu, bias, ... (found here once, then in the class)."""
@@ -485,25 +492,25 @@ class Graph(metaclass=Builders):
                 raise FrozenGraphError(f"cannot {what}: the graph is frozen; build a new graph")
             self._stage = _OPEN
 
-    def _operand(self, what: str, owner: str, port: str, value: Any) -> Tensor:
+    def _operand(self, owner: str, port: str, value: Any) -> Tensor:
         """A tensor of this graph; another library's tensor is described and remembered.
 
         It is then named ``<owner>::<port>``.
         """
-        if not isinstance(value, Tensor):
-            from cudnn_aot.compiler.graph.describe import is_describable
+        if isinstance(value, Tensor):
+            if value._graph is not self:
+                raise InvalidGraphError(f"port {port}: {value} belongs to another graph")
+            return value
+        from cudnn_aot.compiler.graph.describe import is_describable
 
-            if is_describable(value):
-                tensor = self.tensor_like(value, f"{owner}::{port}" if owner else "")
-                self._bound[id(tensor)] = value
-                return tensor
-            raise InvalidGraphError(
-                f"{what}: port {port}: got {type(value).__name__}, want a tensor of the graph "
-                "(declare one with tensor, tensor_like or tensor_scalar)"
-            )
-        if value._graph is not self:
-            raise InvalidGraphError(f"{what}: port {port}: {value} belongs to another graph")
-        return value
+        if is_describable(value):
+            tensor = self.tensor_like(value, f"{owner}::{port}" if owner else "")
+            self._bound[id(tensor)] = value
+            return tensor
+        raise InvalidGraphError(
+            f"port {port}: got {type(value).__name__}, want a tensor of the graph "
+            "(declare one with tensor, tensor_like or tensor_scalar)"
+        )
 
     def _declare_symbol(self, name: str, symbol: Symbol | Mapping[str, Any]) -> None:
         self._check_open("declare a symbol")

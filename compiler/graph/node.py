@@ -99,8 +99,10 @@ class Node:
                 )
             self.outputs[port].dim = dim
         is_known = all(operand.dim for operand in self.inputs.values())
-        for output in self._spec.existing(self._view):
-            tensor = self.outputs[output.name]
+        for output in self._spec.outputs:
+            tensor = self.outputs.get(output.name)
+            if tensor is None:
+                continue
             if isinstance(output.data_type, str):
                 source = self._view.tensor(output.data_type)
                 fill(tensor, data_type=None if source is None else source.data_type)

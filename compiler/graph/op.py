@@ -258,6 +258,10 @@ class Op(Record):
         return {port.name: port for port in self.ports}
 
     @cached_property
+    def _outputs(self) -> dict[str, Output]:
+        return {output.name: output for output in self.outputs}
+
+    @cached_property
     def _attrs(self) -> dict[str, Attr]:
         return {attr.name: attr for attr in self.attrs}
 
@@ -269,9 +273,13 @@ class Op(Record):
         return self.node_type == "POINTWISE"
 
     @cached_property
+    def input_ports(self) -> tuple[Port, ...]:
+        return tuple(port for port in self.ports if not port.is_result)
+
+    @cached_property
     def inputs(self) -> tuple[str, ...]:
         """Names of the input ports in order; a list port under its own name."""
-        return tuple(port.name for port in self.ports if not port.is_result)
+        return tuple(port.name for port in self.input_ports)
 
     @cached_property
     def declared(self) -> tuple[str, ...]:
@@ -307,7 +315,12 @@ class Op(Record):
 
     def output(self, name: str) -> Output | None:
         """The row of an output, or None for a port that the caller gives the tensor of."""
-        return next((output for output in self.outputs if output.name == name), None)
+        return self._outputs.get(name)
+
+    def suffix(self, port: str) -> str:
+        """What the automatic name of the tensor that the node writes on `port` ends in."""
+        output = self._outputs.get(port)
+        return port if output is None else output.suffix or port
 
     def list_port(self, name: str) -> str | None:
         """The list that ``<list>_<n>`` is an item of, or None."""
@@ -333,9 +346,19 @@ class Op(Record):
                 raise InvalidGraphError(f"attribute {row.name} is not given, want {row.type.word}")
         return given
 
-    def existing(self, view: NodeView) -> list[Output]:
-        """The outputs that the node has."""
-        return [each for each in self.outputs if each.when is None or each.when.rule(view)]
+    def existing(self, view: NodeView) -> tuple[str, ...]:
+        """The names of the outputs that the node has."""
+        if self._always is not None:
+            return self._always
+        exist = [each for each in self.outputs if each.when is None or each.when.rule(view)]
+        return tuple([output.name for output in exist])
+
+    @cached_property
+    def _always(self) -> tuple[str, ...] | None:
+        """The names of the outputs, if none has a condition."""
+        if any(output.when is not None for output in self.outputs):
+            return None
+        return tuple(output.name for output in self.outputs)
 
 
 def ports(*names: str, **flags: bool) -> tuple[Port, ...]:

@@ -99,7 +99,7 @@ class Tensor:
 
     # An instance has what is not the default in its dictionary, so that making one is cheap.
     _graph: Graph
-    uid: int
+    uid: int = -1
     name: str = ""
     data_type: data_type | None = None
     dim: tuple[Extent, ...] = ()
@@ -149,7 +149,10 @@ class Tensor:
             self._graph._claim_uid(self, value)
         elif field == "ragged_offset":
             if value is not None:
-                value = self._graph._operand(str(self), "", "ragged_offset", value)
+                try:
+                    value = self._graph._operand("", "ragged_offset", value)
+                except InvalidGraphError as error:
+                    raise InvalidGraphError(f"{self}: {error}") from None
             self.__dict__[field] = value
         else:
             raise AttributeError(f"cannot set {field!r} of a tensor")

@@ -16,46 +16,42 @@ _VIRTUAL = {"is_virtual": True}
 
 
 def wire_inputs(
-    graph: Graph,
-    what: str,
-    spec: Op,
-    name: str,
-    given: Mapping[str, Any],
-    attrs: Mapping[str, Any],
+    graph: Graph, spec: Op, name: str, given: Mapping[str, Any], attrs: Mapping[str, Any]
 ) -> dict[str, Tensor]:
     """The operands by port in the order of the row; refuses what the row does not take."""
     for port in given:
         row = spec.port(port)
         if row is None or row.is_result:
             known = ", ".join(spec.inputs)
-            raise InvalidGraphError(f"{what}: no input port {port!r} (it has: {known})")
+            raise InvalidGraphError(f"no input port {port!r} (it has: {known})")
     wired: dict[str, Tensor] = {}
-    for row in spec.ports:
-        if row.is_result:
+    for row in spec.input_ports:
+        if row.is_list:
+            for port in _items(spec, row.name, row.optional, given, attrs):
+                wired[port] = graph._operand(name, port, given[port])
             continue
-        if not row.is_list:
-            tensor = given.get(row.name)
-            if tensor is not None:
-                wired[row.name] = graph._operand(what, name, row.name, tensor)
-            elif not row.optional:
-                raise InvalidGraphError(f"{what}: input port {row.name} is not wired")
-        else:
-            count = sum(spec.list_port(n) == row.name for n in (*given, *attrs))
-            names = [f"{row.name}_{index}" for index in range(count)]
-            missing = [n for n in names if n not in given and n not in attrs]
-            if missing or not count and not row.optional:
-                raise InvalidGraphError(
-                    f"{what}: input port {(missing or [row.name])[0]} is not wired"
-                )
-            for port in names:
-                if port in given:
-                    wired[port] = graph._operand(what, name, port, given[port])
+        tensor = given.get(row.name)
+        if tensor is not None:
+            wired[row.name] = graph._operand(name, row.name, tensor)
+        elif not row.optional:
+            raise InvalidGraphError(f"input port {row.name} is not wired")
     return wired
+
+
+def _items(
+    spec: Op, port: str, is_optional: bool, given: Mapping[str, Any], attrs: Mapping[str, Any]
+) -> list[str]:
+    """The wired ports of a list; an attribute may stand in the place of one, as in `dropout`."""
+    count = sum(spec.list_port(name) == port for name in (*given, *attrs))
+    names = [f"{port}_{index}" for index in range(count)]
+    missing = [name for name in names if name not in given and name not in attrs]
+    if missing or not count and not is_optional:
+        raise InvalidGraphError(f"input port {(missing or [port])[0]} is not wired")
+    return [name for name in names if name in given]
 
 
 def wire_results(
     graph: Graph,
-    what: str,
     spec: Op,
     name: str,
     ports: tuple[str, ...],
@@ -66,14 +62,18 @@ def wire_results(
     for port in given:
         if port not in spec.declared and (is_made or port not in ports):
             known = ", ".join((*ports, *spec.declared))
-            raise InvalidGraphError(f"{what}: no output port {port!r} (it has: {known})")
+            raise InvalidGraphError(f"no output port {port!r} (it has: {known})")
     written: dict[str, Tensor] = {}
-    for port in (*ports, *spec.declared):
+    for port in ports:
         tensor = given.get(port)
-        if is_made and port in ports:
+        if is_made:
             written[port] = graph.declare(_VIRTUAL)
         elif tensor is not None:
-            written[port] = graph._operand(what, name, port, tensor)
-        elif port in ports:
-            raise InvalidGraphError(f"{what}: output port {port} is not wired")
+            written[port] = graph._operand(name, port, tensor)
+        else:
+            raise InvalidGraphError(f"output port {port} is not wired")
+    for port in spec.declared:
+        tensor = given.get(port)
+        if tensor is not None:
+            written[port] = graph._operand(name, port, tensor)
     return written

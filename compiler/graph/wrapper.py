@@ -176,7 +176,7 @@ class Graph:
             kept = self._foreign.get(id(value))
             if kept is None:
                 node, _, argument = name.rpartition("::")
-                tensor = self.graph._operand(name, node, argument, value)
+                tensor = self.graph._operand(node, argument, value)
                 kept = self._foreign[id(value)] = (value, tensor)
             value = kept[1]
         self._arguments[name] = value
