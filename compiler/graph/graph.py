@@ -446,7 +446,7 @@ class Graph(metaclass=Builders):
         infer_inputs(self)
         check_layouts(self, self.inputs())
         infer_nodes(self)
-        check_layouts(self, (t for t in self.tensors.values() if self.producer(t)))
+        check_layouts(self, [t for t in self.tensors.values() if id(t) in self._producers])
         check_symbols(self)
         check_rules(self)
         self._stage = Stage.VALID

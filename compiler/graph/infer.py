@@ -57,15 +57,16 @@ def _infer_output(graph: Graph, node: Node, output: Output, tensor: Tensor) -> N
         shape = output.shape.rule(node.view)
     except InvalidGraphError as error:
         raise InvalidGraphError(f"{node}: {error}") from None
+    state = tensor.__dict__
     if not tensor.dim and shape is not None:
-        fill(tensor, dim=shape)
+        state["dim"] = shape
     elif shape is not None and output.shape.is_exact and tensor.dim != shape:
         raise InvalidGraphError(
             f"{node}: port {output.name}: got dim {format_extents(tensor.dim)}, "
             f"want {format_extents(shape)}"
         )
     if tensor.data_type is None:
-        fill(tensor, data_type=default_data_type(graph, tensor, node, output))
+        state["data_type"] = default_data_type(graph, tensor, node, output)
     _infer_data_type(graph, tensor)
     if not tensor.dim:
         if graph.is_discarded(tensor):
@@ -75,7 +76,7 @@ def _infer_output(graph: Graph, node: Node, output: Output, tensor: Tensor) -> N
             "give it with out_dims or set_dim"
         )
     if not tensor.stride:
-        fill(tensor, stride=output.layout.rule(node.view, tensor.dim))
+        state["stride"] = output.layout.rule(node.view, tensor.dim)
 
 
 def default_data_type(

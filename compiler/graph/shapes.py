@@ -84,9 +84,10 @@ def follows(*names: str) -> Layout:
         for port in names or view.inputs:
             tensor = view.tensor(port)
             if tensor is not None and tensor.dim == dim and len(tensor.stride) == len(dim):
-                pairs = zip(dim, tensor.stride, strict=True)
-                if not any(step == 0 and extent != 1 for extent, step in pairs):
-                    return tensor.stride
+                stride = tensor.stride
+                pairs = zip(dim, stride, strict=True)
+                if 0 not in stride or all(extent == 1 for extent, step in pairs if step == 0):
+                    return stride
         return row_major(dim)
 
     return Layout(f"as {names[0]}" if names else "as the first operand of its extents", rule)

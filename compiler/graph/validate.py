@@ -6,7 +6,7 @@ Every refusal is one line: the node or tensor, the port, what was got, what is w
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cudnn_aot.compiler.graph.dtypes import DTYPES
@@ -29,6 +29,7 @@ _RARE = frozenset(
     "is_optional is_pass_by_value pass_by_value scalar_type ragged_offset ragged_offset_multiplier "
     "alignment_value".split()
 )
+_COUNTS = "first_token_offset"
 MAX_RANK = 8  # the cuDNN backend's limit, and enough for every op here
 
 
@@ -36,18 +37,15 @@ def check_structure(graph: Graph) -> None:
     """Check what does not depend on shapes: who produces what, and that all of it is used."""
     if not graph.nodes:
         raise InvalidGraphError("the graph has no node")
-    produced: set[int] = set()
-    read: set[int] = set()
-    counts: set[int] = set()  # whose values the alignment is about
-    for node in graph.nodes:
-        produced.update(map(id, node.outputs.values()))
-        read.update(map(id, node.inputs.values()))
-        if "first_token_offset" in node.inputs:
-            counts.add(id(node.inputs["first_token_offset"]))
-    read |= {id(t.ragged_offset) for t in graph.tensors.values() if t.ragged_offset is not None}
-    for tensor in graph.tensors.values():
+    produced, read = graph._producers, graph._read
+    tensors = graph.tensors.values()
+    ragged = {id(t.ragged_offset) for t in tensors if t.ragged_offset is not None}
+    counts = {  # whose values the alignment is about
+        id(node.inputs[_COUNTS]) for node in graph.nodes if _COUNTS in node.inputs
+    }
+    for tensor in tensors:
         is_produced = id(tensor) in produced
-        if not is_produced and id(tensor) not in read:
+        if not is_produced and id(tensor) not in read and id(tensor) not in ragged:
             raise InvalidGraphError(f"{tensor} is not used by any node")
         if tensor.is_virtual and not is_produced:
             raise InvalidGraphError(f"{tensor} is virtual, but no node produces it")
@@ -60,14 +58,16 @@ def check_structure(graph: Graph) -> None:
         raise InvalidGraphError("every output is optional: at least one must be required")
     live = {id(tensor) for tensor in outputs}
     for node in reversed(graph.nodes):
-        if not any(id(tensor) in live for tensor in node.outputs.values()):
+        if live.isdisjoint(map(id, node.outputs.values())):
             raise InvalidGraphError(
                 f"{node} feeds no output: call set_output(True) on its result, or leave it out"
             )
         live.update(map(id, node.inputs.values()))
 
 
-def _check_fields(tensor: Tensor, produced: set[int], is_produced: bool, is_counts: bool) -> None:
+def _check_fields(
+    tensor: Tensor, produced: Container[int], is_produced: bool, is_counts: bool
+) -> None:
     """Check the fields that few tensors set; `is_counts`: its alignment is about its values."""
     if tensor.is_optional and (tensor.is_virtual or not is_produced):
         raise InvalidGraphError(f"{tensor} is optional, but only an output can be")

@@ -13,7 +13,7 @@ def _broadcast(view: NodeView) -> Dim:
     """Right-aligned broadcast over all inputs."""
     shape: Dim = ()
     for port, tensor in view.inputs.items():
-        merged = broadcast(shape, tensor.dim)
+        merged = broadcast(shape, tensor.dim) if shape else tensor.dim
         if merged is None:
             raise ShapeError(
                 port,
