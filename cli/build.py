@@ -49,6 +49,8 @@ def build(
 ) -> int:
     """Compile graphs for targets into a store; needs no GPU and no driver.
 
+    A GRAPH is a graph file of any form that `convert` reads, or a Python file that defines graphs.
+
     What the store holds already is neither planned nor compiled again. One graph that fails does
     not stop the others: exit code 1 if any failed, 3 if any was declined.
     CUDNN_AOT_FORBID_COMPILE=1 makes a needed compile a failure.

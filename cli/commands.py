@@ -15,9 +15,11 @@ from cudnn_aot.errors import UsageError
 
 # command: (module under cudnn_aot.cli, help shown in the list)
 _COMMANDS = {
+    "record": ("record", "Collect the graphs that a program builds."),
+    "convert": ("convert", "Write graphs of any readable form as graph JSON."),
     "build": ("build", "Compile graphs for targets into a store."),
     "ls": ("store", "List the plans of a store."),
-    "show": ("store", "Show one plan: graph, engine, kernels, requirements."),
+    "show": ("store", "Show one plan of a store, or a graph file."),
     "verify": ("store", "Check every byte of a store against its digests."),
     "run": ("run", "Execute stored plans on random operands and check the results."),
     "targets": ("targets", "List the targets that graphs can be built for."),

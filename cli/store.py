@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import click
@@ -15,7 +16,7 @@ from cudnn_aot.cli.options import (
 )
 from cudnn_aot.cli.output import complain, print_json, say
 from cudnn_aot.cli.table import format_bytes, format_table, plural
-from cudnn_aot.errors import NotInStoreError, StoreError
+from cudnn_aot.errors import NotInStoreError, StoreError, UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +97,26 @@ def ls(store: str | None, target: str | None, as_json: bool) -> int:
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", metavar="NAME|FILE")
 @store_option
 @target_option("Only this target; by default every target that holds the name.")
+@click.option("--mermaid", is_flag=True, help="Of a graph file: a Mermaid flowchart.")
+@click.option("--svg", metavar="OUT", help="Of a graph file: draw it into this file.")
 @json_option
-def show(name: str, store: str | None, target: str | None, as_json: bool) -> int:
-    """Show one plan: operands, engine, branches, kernels, requirements."""
+def show(
+    name: str, store: str | None, target: str | None, mermaid: bool, svg: str | None, as_json: bool
+) -> int:
+    """Show one plan of a store, or the graph in a file.
+
+    Of a plan: operands, engine, branches, kernels, requirements. Of a graph file, which is a path
+    that exists or a name that ends in .json: key, symbols, tensors and nodes.
+    """
+    if name.endswith(".json") or Path(name).is_file():
+        from cudnn_aot.cli.graph_file import show_graph_file
+
+        return show_graph_file(name, as_json=as_json, as_mermaid=mermaid, svg=svg)
+    if mermaid or svg is not None:
+        raise UsageError(f"--mermaid and --svg draw graph files: {name!r} is none")
     reader = StoreReader(choose_store(store).path)
     owners = [owner for owner, known in reader.names() if known == name]
     if not owners:

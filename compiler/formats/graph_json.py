@@ -6,22 +6,29 @@ default, so a graph has one shortest text; reading that text gives a graph of th
 
 from __future__ import annotations
 
+import heapq
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
+from cudnn_aot.compiler.formats.attributes import read_attributes
 from cudnn_aot.compiler.formats.json_reader import Value, parse
-from cudnn_aot.compiler.graph.enums import data_type, scalar_type
-from cudnn_aot.compiler.graph.extents import Extent, as_extent, extent_json, row_major
+from cudnn_aot.compiler.graph.attr import plain
+from cudnn_aot.compiler.graph.enums import data_type, scalar_type, tensor_reordering
+from cudnn_aot.compiler.graph.extents import INT64_MAX, Extent, as_extent, extent_json, row_major
 from cudnn_aot.compiler.graph.graph import Graph
-from cudnn_aot.compiler.graph.ops import OPS
+from cudnn_aot.compiler.graph.infer import default_data_type, default_dim
+from cudnn_aot.compiler.graph.node import Node
+from cudnn_aot.compiler.graph.ops.table import OPS, closest
 from cudnn_aot.compiler.graph.tensor import Tensor
 
 VERSION = 1
 MARKER = "cudnn_aot_graph"
 
-_CONTEXT = ("io_data_type", "intermediate_data_type", "compute_data_type")
-_SYMBOL_FIELDS = ("min", "max", "hint", "multiple_of")
+CONTEXT = ("io_data_type", "intermediate_data_type", "compute_data_type")
+SYMBOL_FIELDS = ("min", "max", "hint", "multiple_of")
+NODE_FIELDS = ("name", "attrs", "compute_data_type")
+_SCHEMA = "$schema"  # what editors find the schema by; no part of the graph
 _UNSET = ("NOT_SET",)
 
 
@@ -33,12 +40,14 @@ def loads(text: str | bytes, name: str = "") -> Graph:
 
 def read(root: Value, name: str = "") -> Graph:
     """Read a graph from parsed JSON and validate it."""
-    top = root.fields((MARKER, "tensors", "nodes"), ("name", *_CONTEXT, "symbols"))
+    top = root.fields((MARKER, "tensors", "nodes"), ("name", *CONTEXT, "symbols", _SCHEMA))
     version = top[MARKER].integer()
     if version != VERSION:
         top[MARKER].fail(f"got version {version}, want {VERSION}: this release reads no other")
+    if _SCHEMA in top:
+        top[_SCHEMA].text()
     context: dict[str, Any] = {
-        field: top[field].member(data_type, _UNSET) for field in _CONTEXT if field in top
+        field: top[field].member(data_type, _UNSET) for field in CONTEXT if field in top
     }
     with top.get("symbols", root).locate():
         graph = Graph(
@@ -46,13 +55,17 @@ def read(root: Value, name: str = "") -> Graph:
             **context,
             symbols=_read_symbols(top["symbols"]) if "symbols" in top else None,
         )
+    ragged: list[tuple[Tensor, Value]] = []
     for value in top["tensors"].items():
         with value.locate():
-            _read_tensor(graph, value)
+            _read_tensor(graph, value, ragged)
+    for tensor, offset in ragged:
+        with offset.locate():
+            tensor.ragged_offset = graph.tensors[_uid(offset, graph.tensors)]
     uids = frozenset(graph.tensors)
-    produced: dict[int, str] = {}
+    produced: dict[int, Value] = {}
     pending = [_NodeRecord(value, uids, produced) for value in top["nodes"].items()]
-    for record in _in_order(pending, uids.difference(produced)):
+    for record in _in_order(pending):
         with record.value.locate():
             record.build(graph)
     graph.validate()
@@ -62,12 +75,15 @@ def read(root: Value, name: str = "") -> Graph:
 def _read_symbols(value: Value) -> dict[str, dict[str, int]]:
     symbols = {}
     for name, item in value.object().items():
-        members = item.fields((), _SYMBOL_FIELDS)
+        members = item.fields((), SYMBOL_FIELDS)
         symbols[name] = {field: member.integer() for field, member in members.items()}
     return symbols
 
 
 def _read_extents(value: Value) -> tuple[Extent, ...]:
+    raw = value.raw
+    if type(raw) is list and raw and all([type(e) is int and 0 <= e <= INT64_MAX for e in raw]):
+        return tuple(raw)
     extents = []
     for item in value.items():
         if type(item.raw) is not int and not isinstance(item.raw, str):
@@ -79,81 +95,83 @@ def _read_extents(value: Value) -> tuple[Extent, ...]:
     return tuple(extents)
 
 
-def _read_tensor(graph: Graph, value: Value) -> Tensor:
-    fields = value.fields(
-        ("uid",),
-        (
-            "name",
-            "data_type",
-            "dim",
-            "stride",
-            "is_virtual",
-            "is_optional",
-            "is_pass_by_value",
-            "pass_by_value",
-            "scalar_type",
-            "alignment_value",
-        ),
-    )
+def _uid(value: Value, known: Collection[int] | None = None) -> int:
+    """A uid, of a tensor of the file if `known` is given."""
+    uid = value.integer()
+    if uid < 0:
+        value.want("0 <= uid < 2**63")
+    if known is not None and uid not in known:
+        value.fail(f"no tensor has uid {uid}")
+    return uid
 
-    def get(name: str, read: Callable[[Value], Any], default: Any = None) -> Any:
-        return read(fields[name]) if name in fields else default
 
-    tensor = graph.tensor(
-        get("dim", _read_extents, ()),
-        get("stride", _read_extents),
-        get("data_type", lambda value: value.member(data_type, _UNSET)),
-        get("is_virtual", Value.boolean, False),
-        get("is_pass_by_value", Value.boolean, False),
-        name=get("name", Value.text, ""),
-        uid=fields["uid"].integer(),
-        alignment_value=get("alignment_value", Value.integer, 1),
-    )
-    tensor.is_optional = get("is_optional", Value.boolean, False)
-    tensor.pass_by_value = get("pass_by_value", Value.number)
-    tensor.scalar_type = get("scalar_type", lambda value: value.member(scalar_type))
-    return tensor
+def _read_tensor(graph: Graph, value: Value, ragged: list[tuple[Tensor, Value]]) -> None:
+    fields = value.fields(("uid",), _TENSOR)
+
+    given = {name: _TENSOR[name](member) for name, member in fields.items()}
+    offset = given.pop("ragged_offset", None)
+    tensor = graph.declare(given, given.pop("uid"))
+    if offset is not None:
+        ragged.append((tensor, offset))
+
+
+# How each field of a tensor is read; all but the uid may be left out.
+_TENSOR: dict[str, Callable[[Value], Any]] = {
+    "uid": _uid,
+    "name": Value.text,
+    "data_type": lambda value: value.member(data_type, _UNSET),
+    "dim": _read_extents,
+    "stride": _read_extents,
+    "is_virtual": Value.boolean,
+    "is_optional": Value.boolean,
+    "is_pass_by_value": Value.boolean,
+    "pass_by_value": Value.number,
+    "scalar_type": lambda value: value.member(scalar_type),
+    "ragged_offset": lambda value: value,  # once every tensor is there
+    "ragged_offset_multiplier": Value.integer,
+    "reordering_type": lambda value: value.member(tensor_reordering),
+    "alignment_value": Value.integer,
+}
+TENSOR_FIELDS = tuple(name for name in _TENSOR if name != "uid")
 
 
 class _NodeRecord:
     """A node of the file whose ports are checked, not yet added to the graph."""
 
-    def __init__(self, value: Value, uids: frozenset[int], produced: dict[int, str]) -> None:
-        fields = value.fields(("op", "inputs", "outputs"), ("name", "attrs", "compute_data_type"))
+    def __init__(self, value: Value, uids: frozenset[int], produced: dict[int, Value]) -> None:
+        fields = value.fields(("op", "inputs", "outputs"), NODE_FIELDS)
         self.value = value
         self.uids = uids
-        self.op = fields["op"].text()
-        if self.op not in OPS:
-            fields["op"].fail(f"unknown op {self.op!r} (known: {', '.join(sorted(OPS))})")
+        op = fields["op"].text()
+        spec = OPS.get(op)
+        if spec is None:
+            fields["op"].fail(f"unknown op {op!r} ({closest(op)})")
+        self.spec = spec
         self.name = fields["name"].text() if "name" in fields else ""
         self.compute = (
             fields["compute_data_type"].member(data_type, _UNSET)
             if "compute_data_type" in fields
             else None
         )
-        self.attrs: dict[str, Any] = {}
-        if "attrs" in fields:
-            names = [attr.name for attr in OPS[self.op].attrs]
-            members = fields["attrs"].fields((), names)
-            self.attrs = {name: member.scalar() for name, member in members.items()}
+        self.attrs = read_attributes(spec, fields["attrs"]) if "attrs" in fields else {}
         self.inputs = self._ports(fields["inputs"])
         self.outputs = self._ports(fields["outputs"])
         for port, uid in self.outputs.items():
             if uid in produced:
-                fields["outputs"].at(port).fail(f"uid {uid} is already produced at {produced[uid]}")
-            produced[uid] = value.path
+                first = produced[uid].path
+                fields["outputs"].at(port).fail(f"uid {uid} is already produced at {first}")
+            produced[uid] = value
 
     def _ports(self, value: Value) -> dict[str, int]:
-        ports = {port: member.integer() for port, member in value.object().items()}
-        for port, uid in ports.items():
-            if uid not in self.uids:
-                value.at(port).fail(f"no tensor has uid {uid}")
-        return ports
+        raw = value.raw
+        if type(raw) is dict and all([type(e) is int and e in self.uids for e in raw.values()]):
+            return raw
+        return {port: _uid(member, self.uids) for port, member in value.object().items()}
 
     def build(self, graph: Graph) -> None:
         tensors = graph.tensors
         graph.add_node(
-            self.op,
+            self.spec,
             {port: tensors[uid] for port, uid in self.inputs.items()},
             self.attrs,
             outputs={port: tensors[uid] for port, uid in self.outputs.items()},
@@ -162,21 +180,33 @@ class _NodeRecord:
         )
 
 
-def _in_order(records: list[_NodeRecord], inputs: frozenset[int]) -> list[_NodeRecord]:
+def _in_order(records: list[_NodeRecord]) -> list[_NodeRecord]:
     """`records` with every node after those it reads from, else in file order."""
-    ready = set(inputs)
+    producer = {
+        uid: place for place, record in enumerate(records) for uid in record.outputs.values()
+    }
+    needs = [{producer[u] for u in r.inputs.values() if u in producer} for r in records]
+    readers: list[list[int]] = [[] for _ in records]
+    for place, needed in enumerate(needs):
+        for other in needed:
+            readers[other].append(place)
+    waits = [len(needed) for needed in needs]
+    ready = [place for place, count in enumerate(waits) if not count]
     ordered: list[_NodeRecord] = []
-    while records:
-        waiting = []
-        for record in records:
-            if ready.issuperset(record.inputs.values()):
-                ordered.append(record)
-                ready.update(record.outputs.values())
-            else:
-                waiting.append(record)
-        if len(waiting) == len(records):
-            records[0].value.fail("the node depends on its own result")
-        records = waiting
+    while ready:
+        place = heapq.heappop(ready)
+        ordered.append(records[place])
+        for reader in readers[place]:
+            waits[reader] -= 1
+            if not waits[reader]:
+                heapq.heappush(ready, reader)
+    if len(ordered) < len(records):
+        place = next(place for place, count in enumerate(waits) if count)
+        seen: set[int] = set()
+        while place not in seen:  # back along nodes that wait, until one comes again
+            seen.add(place)
+            place = next(other for other in needs[place] if waits[other])
+        records[place].value.fail("the node depends on its own result")
     return ordered
 
 
@@ -186,7 +216,7 @@ def dumps(graph: Graph) -> str:
     head: dict[str, Any] = {MARKER: VERSION}
     if graph.name:
         head["name"] = graph.name
-    for field in _CONTEXT:
+    for field in CONTEXT:
         if (dtype := getattr(graph, field)) is not None:
             head[field] = dtype.name
     lines = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
@@ -217,19 +247,15 @@ def _symbol(symbol: Any) -> dict[str, int]:
 def _tensor(graph: Graph, tensor: Tensor) -> dict[str, Any]:
     producer = graph.producer(tensor)
     row: dict[str, Any] = {"uid": tensor.uid}
-    automatic = ""
-    if producer is not None:
-        port = next(port for port, result in producer.outputs.items() if result is tensor)
-        automatic = f"{producer.name}::{port}"
+    automatic, dim, stride, dtype = _defaults(graph, tensor, producer)
     if tensor.name != automatic:
         row["name"] = tensor.name
-    if producer is None:
+    if tensor.dim != (dim or ()):
         row["dim"] = [extent_json(extent) for extent in tensor.dim]
-    if tensor.stride != row_major(tensor.dim):
+    if tensor.stride != stride:
         row["stride"] = [extent_json(extent) for extent in tensor.stride]
-    context = graph.intermediate_data_type if tensor.is_virtual else graph.io_data_type
     assert tensor.data_type is not None
-    if tensor.data_type is not context:
+    if tensor.data_type is not dtype:
         row["data_type"] = tensor.data_type.name
     for field in ("is_virtual", "is_optional", "is_pass_by_value"):
         if getattr(tensor, field):
@@ -238,9 +264,34 @@ def _tensor(graph: Graph, tensor: Tensor) -> dict[str, Any]:
         row["pass_by_value"] = tensor.pass_by_value
     if tensor.scalar_type not in (None, scalar_type.RUNTIME_PARAM):
         row["scalar_type"] = tensor.scalar_type.name
+    if tensor.ragged_offset is not None:
+        row["ragged_offset"] = tensor.ragged_offset.uid
+        if tensor.ragged_offset_multiplier != 1:
+            row["ragged_offset_multiplier"] = tensor.ragged_offset_multiplier
+    if tensor.reordering_type is not tensor_reordering.NONE:
+        row["reordering_type"] = tensor.reordering_type.name
     if tensor.alignment_value != 1:
         row["alignment_value"] = tensor.alignment_value
     return row
+
+
+def _defaults(
+    graph: Graph, tensor: Tensor, producer: Node | None
+) -> tuple[str, tuple[Extent, ...] | None, tuple[Extent, ...], data_type | None]:
+    """What a reader gives the tensor where the file says nothing: name, dim, stride, data type."""
+    if producer is None:
+        return "", None, row_major(tensor.dim), default_data_type(graph, tensor)
+    port = next(port for port, result in producer.outputs.items() if result is tensor)
+    output = producer.spec.output(port)
+    if output is None:
+        dtype = default_data_type(graph, tensor)
+        return f"{producer.name}::{port}", None, row_major(tensor.dim), dtype
+    return (
+        f"{producer.name}::{output.suffix or port}",
+        default_dim(producer, output),
+        output.layout.rule(producer.view, tensor.dim) if tensor.dim else (),
+        default_data_type(graph, tensor, producer, output),
+    )
 
 
 def _nodes(graph: Graph) -> list[dict[str, Any]]:
@@ -255,9 +306,8 @@ def _nodes(graph: Graph) -> list[dict[str, Any]]:
         row["inputs"] = {port: tensor.uid for port, tensor in node.inputs.items()}
         row["outputs"] = {port: tensor.uid for port, tensor in node.outputs.items()}
         if node.attrs:
-            row["attrs"] = dict(node.attrs)
-        assert node.compute_data_type is not None
-        if node.compute_data_type is not graph.compute_data_type:
+            row["attrs"] = {name: plain(value) for name, value in node.attrs.items()}
+        if node.compute_data_type not in (None, graph.compute_data_type):
             row["compute_data_type"] = node.compute_data_type.name
         rows.append(row)
     return rows

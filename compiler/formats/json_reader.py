@@ -7,35 +7,38 @@ an integer``.
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from types import TracebackType
 from typing import Any, NoReturn, TypeVar
 
 from cudnn_aot.errors import InvalidGraphError
 
 MAX_BYTES = 16 << 20
 MAX_DEPTH = 64
+MAX_TEXT = 1000  # characters of a name or another text
+MAX_ITEMS = 100_000  # of a list, members of an object
 
 _E = TypeVar("_E", bound=enum.Enum)
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
-
-class _Object(dict[str, Any]):
-    """A JSON object that remembers the first key it was given twice."""
-
-    duplicate: str | None = None
+_LONG_NUMBER = re.compile(r"[0-9]{20}")  # most files have none, and Python's own int is faster
 
 
-@dataclass(frozen=True, slots=True)
+class _Twice(dict[str, Any]):
+    """A JSON object with a key that was given twice."""
+
+    duplicate: str
+
+
 class _Odd:
     """A number that no field accepts: not finite, or too long."""
 
-    text: str
+    def __init__(self, text: str) -> None:
+        self.text = text
 
 
 def parse(data: bytes) -> Value:
@@ -52,7 +55,7 @@ def parse(data: bytes) -> Value:
         value = json.loads(
             text,
             object_pairs_hook=_object,
-            parse_int=_integer,
+            parse_int=_integer if _LONG_NUMBER.search(text) else None,
             parse_float=_real,
             parse_constant=_Odd,
         )
@@ -63,16 +66,17 @@ def parse(data: bytes) -> Value:
         ) from None
     except RecursionError:
         raise InvalidGraphError(f"nested deeper than {MAX_DEPTH} levels") from None
-    return Value(value, "$")
+    return Value(value)
 
 
-def _object(pairs: list[tuple[str, Any]]) -> _Object:
-    value = _Object()
-    for key, item in pairs:
-        if key in value and value.duplicate is None:
-            value.duplicate = key
-        value[key] = item
-    return value
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) == len(pairs):
+        return value
+    twice = _Twice(value)
+    keys = [key for key, _ in pairs]
+    twice.duplicate = next(key for place, key in enumerate(keys) if key in keys[:place])
+    return twice
 
 
 def _integer(text: str) -> int | _Odd:
@@ -84,26 +88,50 @@ def _real(text: str) -> float | _Odd:
     return value if math.isfinite(value) else _Odd(text[:40])
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
-    """A JSON value and its path; every accessor returns the checked value or raises."""
+def is_index(text: str) -> bool:
+    """Whether `text` is a small number, as at the end of a port's name."""
+    return 0 < len(text) < 10 and text.isascii() and text.isdecimal()
 
-    raw: Any
-    path: str
+
+class Value:
+    """A JSON value and where it stands; every accessor returns the checked value or raises.
+
+    ``with value.locate():`` gives its path to what is refused inside, unless the refusal names a
+    place itself.
+    """
+
+    __slots__ = ("raw", "_parent", "_key")
+
+    def __init__(self, raw: Any, parent: Value | None = None, key: str | int = "$") -> None:
+        self.raw = raw
+        self._parent = parent
+        self._key = key
+
+    @property
+    def path(self) -> str:
+        """The JSON path, ``$.tensors[2].uid``; made when it is asked for."""
+        if self._parent is None:
+            return str(self._key)
+        key = self._key
+        if isinstance(key, int):
+            return f"{self._parent.path}[{key}]"
+        return self._parent.path + (f".{key}" if _WORD.match(key) else f"[{json.dumps(key)}]")
 
     def fail(self, message: str) -> NoReturn:
         """Refuse this value."""
         raise InvalidGraphError(f"{self.path}: {message}")
 
-    @contextlib.contextmanager
-    def locate(self) -> Iterator[None]:
-        """Give this path to what is refused inside, unless the refusal names a place itself."""
-        try:
-            yield
-        except InvalidGraphError as error:
-            if str(error).startswith("$"):
-                raise
-            self.fail(str(error))
+    def locate(self) -> Value:
+        return self
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        if isinstance(error, InvalidGraphError) and not str(error).startswith("$"):
+            raise InvalidGraphError(f"{self.path}: {error}") from None
 
     def want(self, what: str) -> NoReturn:
         """Refuse this value for what it is."""
@@ -123,26 +151,25 @@ class Value:
 
     def at(self, key: str | int) -> Value:
         """The member or item `key`, which exists."""
-        if isinstance(key, int):
-            return Value(self.raw[key], f"{self.path}[{key}]")
-        dotted = f".{key}" if _WORD.match(key) else f"[{json.dumps(key)}]"
-        return Value(self.raw[key], f"{self.path}{dotted}")
+        return Value(self.raw[key], self, key)
 
     def object(self) -> dict[str, Value]:
         """The members of an object, keys in file order."""
-        if not isinstance(self.raw, dict):
+        raw = self.raw
+        if type(raw) is not dict:
+            if isinstance(raw, _Twice):
+                self.fail(f"key {raw.duplicate!r} is given twice")
             self.want("an object")
-        if isinstance(self.raw, _Object) and self.raw.duplicate is not None:
-            self.fail(f"key {self.raw.duplicate!r} is given twice")
-        return {key: self.at(key) for key in self.raw}
+        self._bounded(len(raw))
+        return {key: Value(item, self, key) for key, item in raw.items()}
 
-    def fields(self, required: Iterable[str], optional: Iterable[str] = ()) -> dict[str, Value]:
+    def fields(self, required: Collection[str], optional: Collection[str] = ()) -> dict[str, Value]:
         """The members of an object that has every required field and no unknown one."""
         members = self.object()
-        required, optional = tuple(required), tuple(optional)
-        for name, member in members.items():
+        for name in members:
             if name not in required and name not in optional:
-                member.fail(f"unknown field (known: {', '.join((*required, *optional))})")
+                known = ", ".join(dict.fromkeys((*required, *optional)))
+                members[name].fail(f"unknown field (known: {known})")
         for name in required:
             if name not in members:
                 self.fail(f"field {name!r} is missing")
@@ -152,7 +179,12 @@ class Value:
         """The items of a list."""
         if not isinstance(self.raw, list):
             self.want("a list")
-        return (self.at(index) for index in range(len(self.raw)))
+        self._bounded(len(self.raw))
+        return (Value(item, self, index) for index, item in enumerate(self.raw))
+
+    def _bounded(self, count: int) -> None:
+        if count > MAX_ITEMS:
+            self.fail(f"got {count} items, want at most {MAX_ITEMS}")
 
     def integer(self) -> int:
         """An integer of at most 64 bits."""
@@ -171,6 +203,8 @@ class Value:
     def text(self) -> str:
         if not isinstance(self.raw, str):
             self.want("text")
+        if len(self.raw) > MAX_TEXT:
+            self.fail(f"got text of {len(self.raw)} characters, want at most {MAX_TEXT}")
         try:
             self.raw.encode()
         except UnicodeEncodeError:
@@ -184,13 +218,17 @@ class Value:
 
     def scalar(self) -> bool | int | float | str:
         """A number, text, true or false."""
-        if not isinstance(self.raw, bool | int | float | str):
+        if isinstance(self.raw, str):
+            return self.text()
+        if not isinstance(self.raw, bool | int | float):
             self.want("a number, text, true or false")
         return self.raw
 
-    def member(self, choices: type[_E], exclude: Iterable[str] = ()) -> _E:
+    def member(self, choices: type[_E], exclude: Collection[str] = ()) -> _E:
         """The member of an enum, by name."""
-        names = [name for name in choices.__members__ if name not in exclude]
-        if self.raw not in names:
+        raw = self.raw
+        found = choices.__members__.get(raw) if isinstance(raw, str) else None
+        if found is None or raw in exclude:
+            names = [name for name in choices.__members__ if name not in exclude]
             self.want(f"one of {', '.join(names)}")
-        return choices[self.raw]
+        return found

@@ -1,11 +1,14 @@
-"""Open a graph file of any form that is read here, by looking at its content."""
+"""Open a graph file of any form that is read here, by looking at its content.
+
+Only a file whose name ends in ``.py`` is run, in a process of its own (`formats.python_file`).
+"""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-from cudnn_aot.compiler.formats import graph_json, peer_blob
+from cudnn_aot.compiler.formats import graph_json, lowered, peer_blob
 from cudnn_aot.compiler.formats.json_reader import MAX_BYTES, parse
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.errors import InvalidGraphError, UsageError, cudnnGraphNotSupportedError
@@ -26,21 +29,28 @@ def load_graphs(path: str | os.PathLike[str]) -> list[Graph]:
     except OSError as error:
         raise UsageError(f"{path}: cannot read the graph file: {error.strerror}") from None
     try:
-        return [_read(data, path.stem)]
+        if path.suffix == ".py":
+            from cudnn_aot.compiler.formats import python_file
+
+            return python_file.load(path)
+        return [read_bytes(data, path.stem)]
     except (InvalidGraphError, cudnnGraphNotSupportedError) as error:
         raise type(error)(f"{path}: {error}") from None
 
 
-def _read(data: bytes, name: str) -> Graph:
+def read_bytes(data: bytes, name: str = "") -> Graph:
+    """The validated graph of a file's content, of any form but a program."""
     if data.startswith(peer_blob.MAGIC):
         return peer_blob.read(parse(peer_blob.header_of(data)), name)
     root = parse(data)
     members = root.object()
     if graph_json.MARKER in members:
         return graph_json.read(root, name)
+    if lowered.is_lowered(root):
+        return lowered.read(root, name)
     if peer_blob.is_peer(root):
         return peer_blob.read(root, name)
     raise InvalidGraphError(
         f"not a graph: got no field {graph_json.MARKER!r}, "
-        "want a cudnn-aot graph or the cuDNN frontend's plan-blob form"
+        "want a cudnn-aot graph, or the cuDNN frontend's plan blob or lowered form"
     )

@@ -2,7 +2,13 @@
 
 Takes the graph part alone, the blob's JSON header, or a whole blob, of which the kernels are
 ignored. uids, names and types are kept as they are. Pointwise ports ``IN_0`` ... become the ports
-of the op. A graph with override shapes becomes symbolic in its rows (`compiler.graph.override`).
+of the op; the counts of list arguments (``_n_inputs``, ``_dropout_n``) are dropped, since the ports
+say them. Values are plain, or ``{"$enum": type, "name": member}``, ``{"$tensor": uid}``,
+``{"$tuple": [...]}``.
+
+A result's strides and a scalar's extents count where the caller set them: what the frontend fills
+in before it lowers a graph is provisional, and inference gives what lowering does. A graph with
+override shapes becomes symbolic in its rows (`compiler.graph.override`).
 """
 
 from __future__ import annotations
@@ -10,10 +16,11 @@ from __future__ import annotations
 import enum
 from typing import Any
 
-from cudnn_aot.compiler.formats.json_reader import Value
-from cudnn_aot.compiler.graph.enums import data_type, scalar_type
+from cudnn_aot.compiler.formats.json_reader import Value, is_index
+from cudnn_aot.compiler.graph.enums import data_type, scalar_type, tensor_reordering
 from cudnn_aot.compiler.graph.graph import Graph
-from cudnn_aot.compiler.graph.ops import OPS, Op
+from cudnn_aot.compiler.graph.op import Op
+from cudnn_aot.compiler.graph.ops.table import BY_NODE_TYPE, OPS, closest
 from cudnn_aot.compiler.graph.tensor import Tensor
 from cudnn_aot.errors import InvalidGraphError, cudnnGraphNotSupportedError
 
@@ -48,6 +55,7 @@ _TENSOR = (
     "alignment_value",
     "scalar_type",
 )
+_MAX_DEPTH = 4  # of lists in a value: slices take two
 _NODE = ("name", "node_type", "inputs", "outputs", "params")
 
 
@@ -74,13 +82,8 @@ def read(root: Value, name: str = "") -> Graph:
     """Read a graph and validate it.
 
     Raises `cudnnGraphNotSupportedError` for what is right but not supported here (an op outside the
-    table, ragged offsets) and `InvalidGraphError` for what is wrong.
+    table, settings of a live device) and `InvalidGraphError` for what is wrong.
     """
-    if "json_version" in root.object():
-        raise cudnnGraphNotSupportedError(
-            "the cuDNN frontend's lowered form (json_version) is not read: "
-            "save the graph before it is lowered"
-        )
     value = root.at("graph") if "graph" in root.object() else root
     top = value.fields(_GRAPH, _GRAPH_EXTRA)
     nodes = [_Node(item) for item in top["nodes"].items()]
@@ -92,54 +95,70 @@ def read(root: Value, name: str = "") -> Graph:
         **{field: _enum(context[field], data_type) for field in context},
         **{field: _plain(kwargs[field]) for field in kwargs if field != "name"},
     )
-    used: set[int] = {
-        uid for node in nodes for uid in (*node.inputs.values(), *node.outputs.values())
-    }
+    used = {uid for node in nodes for uid in (*node.inputs.values(), *node.outputs.values())}
+    rows = {}
     for item in top["tensors"].items():
         fields = item.fields(("uid",), _TENSOR)
         uid = fields["uid"].integer()
-        if uid in used:
-            _refuse_unsupported(fields)
-            _read_tensor(graph, item, fields)
+        if uid in rows:
+            item.fail(f"uid {uid} is used twice")
+        rows[uid] = (item, fields)
+    offsets = {
+        uid: _tensor_uid(fields["ragged_offset"])
+        for uid, (_, fields) in rows.items()
+        if uid in used and "ragged_offset" in fields and fields["ragged_offset"].raw is not None
+    }
+    produced = {uid for node in nodes for uid in node.outputs.values()}
+    for uid, (item, fields) in rows.items():
+        if uid in used or uid in offsets.values():
+            _read_tensor(graph, item, fields, uid in produced)
+    for uid, offset in offsets.items():
+        with rows[uid][1]["ragged_offset"].locate():
+            if offset not in rows:
+                raise InvalidGraphError(f"no tensor has uid {offset}")
+            graph.tensors[uid].ragged_offset = graph.tensors[offset]
     for node in nodes:
         node.add(graph)
     graph.validate()
     return graph
 
 
-def _refuse_unsupported(fields: dict[str, Value]) -> None:
-    for field, neutral in (
-        ("reordering_type", (None, "NONE")),
-        ("ragged_offset", (None,)),
-        ("ragged_offset_multiplier", (None, 1)),
-    ):
-        if field in fields:
-            raw = fields[field].raw
-            shown = raw.get("name", raw) if isinstance(raw, dict) else raw
-            if shown not in neutral:
-                raise cudnnGraphNotSupportedError(
-                    f"{fields[field].path}: got {shown!r}: not supported for the ops of this graph"
-                )
+def _tensor_uid(value: Value) -> int:
+    return value.fields(("$tensor",))["$tensor"].integer()
 
 
-def _read_tensor(graph: Graph, value: Value, fields: dict[str, Value]) -> None:
+def _read_tensor(graph: Graph, value: Value, fields: dict[str, Value], is_produced: bool) -> None:
     def get(name: str) -> Any:
         return _plain(fields[name]) if name in fields else None
 
+    def member(name: str, choices: type[enum.Enum]) -> Any:
+        return _enum(fields[name], choices) if name in fields else None
+
+    scalar = get("pass_by_value")
+    dtype = member("data_type", data_type)
+    if dtype is None and scalar is not None:  # what the frontend gives a scalar when it lowers it
+        dtype = data_type.INT32 if type(scalar) is int else data_type.FLOAT
+    dim, stride = get("dim") or (), get("stride") or None
+    if is_produced and get("stride_assigned") is False:
+        stride = None
+    if scalar is not None and get("dim_assigned") is False:
+        dim, stride = (1,), None
     with value.locate():
         tensor = graph.tensor(
-            get("dim") or (),
-            get("stride") or None,
-            _enum(fields["data_type"], data_type) if "data_type" in fields else None,
+            dim,
+            stride,
+            dtype,
             _flag(fields, "is_virtual"),
             _flag(fields, "is_pass_by_value"),
-            name=get("name") or "",
-            uid=get("uid"),
-            alignment_value=1 if get("alignment_value") is None else get("alignment_value"),
+            None,
+            member("reordering_type", tensor_reordering),
+            get("name") or "",
+            get("uid"),
+            1 if get("ragged_offset_multiplier") is None else get("ragged_offset_multiplier"),
+            1 if get("alignment_value") is None else get("alignment_value"),
         )
-        tensor.pass_by_value = get("pass_by_value")
-        if "scalar_type" in fields:
-            tensor.scalar_type = _enum(fields["scalar_type"], scalar_type)
+        tensor.pass_by_value = scalar
+        tensor.scalar_type = member("scalar_type", scalar_type)
 
 
 def _flag(fields: dict[str, Value], name: str) -> bool:
@@ -155,25 +174,34 @@ class _Node:
         self.name = fields["name"].text()
         params = fields["params"].object()
         node_type = fields["node_type"].text()
-        op = params.pop("mode").text() if node_type == "POINTWISE" and "mode" in params else ""
-        op = op or node_type.lower()
-        if op not in OPS or OPS[op].node_type != node_type:
+        spec = BY_NODE_TYPE.get(node_type)
+        op = node_type.lower() if spec is None else spec.name
+        if node_type == "POINTWISE" and "mode" in params:
+            op = params.pop("mode").text()
+            spec = OPS.get(op)
+        if spec is None or spec.node_type != node_type:
             raise cudnnGraphNotSupportedError(
-                f"{value.path}: op {op!r} (node {self.name!r}) is not supported "
-                f"(supported: {', '.join(sorted(OPS))})"
+                f"{value.path}: op {op!r} (node {self.name!r}) is not supported ({closest(op)})"
             )
-        self.spec: Op = OPS[op]
-        self.attrs = {name: _plain(member) for name, member in params.items()}
+        self.spec: Op = spec
+        counts = {
+            form.format(port.name)
+            for port in spec.ports
+            if port.is_list
+            for form in ("_n_{}", "_{}_n")
+        }
+        self.attrs = {name: _plain(member) for name, member in params.items() if name not in counts}
         self.compute = (
             _enum(fields["compute_data_type"], data_type) if "compute_data_type" in fields else None
         )
-        self.inputs = self._ports(fields["inputs"], self.spec.inputs)
-        self.outputs = self._ports(fields["outputs"], tuple(o.name for o in self.spec.outputs))
+        self.inputs = self._ports(fields["inputs"])
+        self.outputs = self._ports(fields["outputs"])
 
-    def _ports(self, value: Value, names: tuple[str, ...]) -> dict[str, int]:
+    def _ports(self, value: Value) -> dict[str, int]:
+        names = self.spec.inputs
         ports = {}
         for port, member in value.object().items():
-            if self.spec.is_pointwise and port.startswith("IN_") and port[3:].isdecimal():
+            if self.spec.is_pointwise and port.startswith("IN_") and is_index(port[3:]):
                 index = int(port[3:])
                 if index >= len(names):
                     member.fail(f"{self.spec.name} has {len(names)} inputs")
@@ -209,17 +237,32 @@ def _enum(value: Value, choices: type[enum.Enum]) -> Any:
     """``{"$enum": "module:type", "name": ...}``, a bare name, or null."""
     if value.raw is None:
         return None
-    if isinstance(value.raw, dict):
-        value = value.fields(("$enum", "name"), ("value",))["name"]
-    return value.member(choices)
+    return _member(value).member(choices)
 
 
-def _plain(value: Value) -> Any:
-    """A plain value, or a list or ``{"$tuple": [...]}`` of plain values."""
+def _member(value: Value) -> Value:
+    """The name of an enum member."""
+    if not isinstance(value.raw, dict):
+        return value
+    fields = value.fields(("$enum", "name"), ("value",))
+    kind = fields["$enum"].text()
+    if kind.partition(":")[0].partition(".")[0] != "cudnn":
+        fields["$enum"].want("an enum of the module cudnn")
+    return fields["name"]
+
+
+def _plain(value: Value, depth: int = 0) -> Any:
+    """A plain value, the name of an enum member, or a list or tuple of such values."""
     raw = value.raw
+    if depth > _MAX_DEPTH:
+        value.fail(f"nested deeper than {_MAX_DEPTH} lists")
     if isinstance(raw, dict):
+        if "$enum" in raw:
+            return _member(value).text()
+        if "$tensor" in raw or "$dict" in raw:
+            value.want("a number, text, an enum member or a list of them")
         value = value.fields(("$tuple",))["$tuple"]
         raw = value.raw
     if isinstance(raw, list):
-        return tuple(_plain(item) for item in value.items())
+        return tuple(_plain(item, depth + 1) for item in value.items())
     return None if raw is None else value.scalar()

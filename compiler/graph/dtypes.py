@@ -5,15 +5,14 @@ One row per type; whoever needs a width, a code or a name reads it here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from cudnn_aot.compiler.graph.enums import data_type
+from cudnn_aot.compiler.graph.record import Record
 from cudnn_aot.errors import InvalidGraphError
 
 
-@dataclass(frozen=True, slots=True)
-class Dtype:
+class Dtype(Record):
     """One data type.
 
     Attributes:

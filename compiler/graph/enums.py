@@ -29,6 +29,8 @@ class data_type(enum.Enum):  # noqa: N801  (the public name, spelled as programs
     FP4_E2M1 = 19
     INT4 = 20
 
+    __hash__ = object.__hash__  # by identity, as members are compared; the default is slow
+
     def __int__(self) -> int:
         return int(self.value)
 
@@ -63,3 +65,96 @@ class tensor_reordering(enum.Enum):  # noqa: N801
     INT8x32 = 1
     F16x16 = 2
     F8_128x4 = 3
+
+
+class reduction_mode(enum.Enum):  # noqa: N801
+    """What a reduction folds with."""
+
+    NOT_SET = 0
+    ADD = 1
+    MUL = 2
+    MIN = 3
+    MAX = 4
+    AMAX = 5
+    AVG = 6
+    NORM1 = 7
+    NORM2 = 8
+    MUL_NO_ZEROS = 9
+
+
+class norm_forward_phase(enum.Enum):  # noqa: N801
+    """Whether a normalisation also gives the statistics that its backward reads."""
+
+    NOT_SET = 0
+    INFERENCE = 1
+    TRAINING = 2
+
+
+class reshape_mode(enum.Enum):  # noqa: N801
+    """Whether a reshape keeps the memory as it is, or the logical order of the elements."""
+
+    VIEW_ONLY = 1
+    LOGICAL = 2
+
+
+class convolution_mode(enum.Enum):  # noqa: N801
+    """Whether the filter is flipped (convolution) or not (cross-correlation)."""
+
+    CONVOLUTION = 1
+    CROSS_CORRELATION = 2
+
+
+class moe_grouped_matmul_mode(enum.Enum):  # noqa: N801
+    """How the tokens of the experts lie, and where their results go."""
+
+    NONE = 1
+    GATHER = 2
+    SCATTER = 3
+    COMBINE = 4
+
+
+class diagonal_alignment(enum.Enum):  # noqa: N801
+    """Where the diagonal of an attention mask starts."""
+
+    TOP_LEFT = 0
+    BOTTOM_RIGHT = 1
+
+
+class attention_implementation(enum.Enum):  # noqa: N801
+    """How the cuDNN backend builds an attention node."""
+
+    AUTO = 0
+    COMPOSITE = 1
+    UNIFIED = 2
+
+
+class cuda_graph_retention(enum.Enum):  # noqa: N801
+    """Whether a CUDA graph keeps the plan that it was filled from."""
+
+    PER_GRAPH = 0
+    NONE = 1
+
+
+class behavior_note(enum.Enum):  # noqa: N801
+    """What running a plan entails."""
+
+    RUNTIME_COMPILATION = 1
+    REQUIRES_FILTER_INT8x32_REORDER = 2
+    REQUIRES_BIAS_INT8x32_REORDER = 3
+    SUPPORTS_CUDA_GRAPH_NATIVE_API = 4
+    CUBLASLT_DEPENDENCY = 5
+
+
+class numerical_note(enum.Enum):  # noqa: N801
+    """What a plan does to the numbers."""
+
+    TENSOR_CORE = 1
+    DOWN_CONVERT_INPUTS = 2
+    REDUCED_PRECISION_REDUCTION = 3
+    FFT = 4
+    NONDETERMINISTIC = 5
+    WINOGRAD = 6
+    WINOGRAD_TILE_4x4 = 7
+    WINOGRAD_TILE_6x6 = 8
+    WINOGRAD_TILE_13x13 = 9
+    STRICT_NAN_PROP = 10

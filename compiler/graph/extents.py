@@ -7,28 +7,39 @@ empty product, so two extents are equal exactly when they compare equal.
 
 from __future__ import annotations
 
-import math
 import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from cudnn_aot.compiler.graph.record import Record
 from cudnn_aot.errors import InvalidGraphError
 
 INT64_MAX = 2**63 - 1
 SYMBOL_MAX = 2**31 - 1
+MAX_TEXT = 200  # characters of an extent: two symbols with the longest names, and a coefficient
 
 _SYMBOL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}\Z")
 _INTEGER = re.compile(r"[0-9]{1,19}\Z")
 
 
-@dataclass(frozen=True, slots=True)
-class SymExpr:
+class SymExpr(Record):
     """``coef`` times the product of ``symbols`` (sorted; a repeated name is a power)."""
 
     coef: int
     symbols: tuple[str, ...]
+
+    def __init__(self, coef: int, symbols: tuple[str, ...]) -> None:
+        state = self.__dict__
+        state["coef"], state["symbols"] = coef, symbols
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not SymExpr:
+            return NotImplemented
+        return self.coef == other.coef and self.symbols == other.symbols
+
+    def __hash__(self) -> int:
+        return hash((self.coef, self.symbols))
 
     def __str__(self) -> str:
         factors = [] if self.coef == 1 else [str(self.coef)]
@@ -43,8 +54,7 @@ class SymExpr:
 Extent: TypeAlias = int | SymExpr
 
 
-@dataclass(frozen=True, slots=True)
-class Symbol:
+class Symbol(Record):
     """A symbolic extent's range: multiples of ``multiple_of`` in ``[min, max]``.
 
     ``hint`` is the value that planning ranks for (default: ``max``); it is no part of a graph's
@@ -55,6 +65,12 @@ class Symbol:
     max: int = SYMBOL_MAX
     hint: int | None = None
     multiple_of: int = 1
+
+    def __eq__(self, other: object) -> bool:
+        return self.__dict__ == other.__dict__ if type(other) is Symbol else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash((self.min, self.max, self.hint, self.multiple_of))
 
     @property
     def planned(self) -> int:
@@ -97,6 +113,10 @@ def make(coef: int, symbols: Iterable[str]) -> Extent:
 
 def parse_extent(text: str) -> Extent:
     """Read ``"4096*M"``: non-negative integers and symbol names joined by ``*``."""
+    if len(text) > MAX_TEXT:
+        raise InvalidGraphError(
+            f"bad extent: got text of {len(text)} characters, want at most {MAX_TEXT}"
+        )
     coef, names = 1, []
     for factor in text.split("*"):
         factor = factor.strip()
@@ -116,6 +136,8 @@ def parse_extent(text: str) -> Extent:
 
 def as_extent(value: Any) -> Extent:
     """`value` (integer, ``"4096*M"`` or `SymExpr`) as an extent; refuses anything else."""
+    if type(value) is int and 0 <= value <= INT64_MAX:
+        return value
     if isinstance(value, SymExpr):
         return make(value.coef, value.symbols)
     if isinstance(value, str):
@@ -134,13 +156,22 @@ def as_extent(value: Any) -> Extent:
 
 def as_extents(values: Any) -> tuple[Extent, ...]:
     """Every item of `values` as an extent."""
-    if isinstance(values, str) or not isinstance(values, Iterable):
+    if type(values) in (tuple, list):
+        if all([type(value) is int and 0 <= value <= INT64_MAX for value in values]):
+            return tuple(values)
+    elif isinstance(values, str) or not isinstance(values, Iterable):
         raise InvalidGraphError(f"bad extents: got {values!r}, want a list of extents")
     return tuple(as_extent(value) for value in values)
 
 
 def mul(*extents: Extent) -> Extent:
     """The product."""
+    if len(extents) == 2:  # mostly: a step and the next extent
+        a, b = extents
+        if isinstance(b, int):
+            if isinstance(a, int):
+                return a * b
+            return SymExpr(a.coef * b, a.symbols) if b else 0
     coef = 1
     names: list[str] = []
     for extent in extents:
@@ -156,10 +187,13 @@ def evaluate(extent: Extent, values: Mapping[str, int]) -> int:
     """The integer that `extent` is when its symbols have `values`."""
     if isinstance(extent, int):
         return extent
+    value = extent.coef
     try:
-        return extent.coef * math.prod(values[name] for name in extent.symbols)
+        for name in extent.symbols:
+            value *= values[name]
     except KeyError as missing:
         raise InvalidGraphError(f"symbol {missing.args[0]!r} has no value") from None
+    return value
 
 
 def symbols_of(extents: Iterable[Extent]) -> set[str]:
@@ -191,8 +225,12 @@ def row_major(dim: Sequence[Extent]) -> tuple[Extent, ...]:
     step: Extent = 1
     for extent in reversed(dim):
         strides.append(step)
-        step = mul(step, extent if extent != 0 else 1)
-    return tuple(reversed(strides))
+        if type(step) is int and type(extent) is int:
+            step *= extent or 1
+        else:
+            step = mul(step, extent if extent != 0 else 1)
+    strides.reverse()
+    return tuple(strides)
 
 
 def packed(dim: Sequence[Extent], order: Sequence[int]) -> tuple[Extent, ...]:
@@ -203,6 +241,8 @@ def packed(dim: Sequence[Extent], order: Sequence[int]) -> tuple[Extent, ...]:
 
 def broadcast(a: Sequence[Extent], b: Sequence[Extent]) -> tuple[Extent, ...] | None:
     """Right-aligned numpy broadcast of two shapes, or None. A symbol equals only itself."""
+    if a == b:
+        return tuple(a)
     rank = max(len(a), len(b))
     left = (1,) * (rank - len(a)) + tuple(a)
     right = (1,) * (rank - len(b)) + tuple(b)

@@ -1,39 +1,78 @@
 """The graph: tensors and nodes in the order they were built, one method per row of the op table.
 
 The public name is `pygraph`; methods, keywords, automatic names and uids follow the cuDNN frontend.
-A graph can be changed until `freeze`, which validates it and seals the whole surface. uids belong
-to this class: a uid that the caller asks for takes it from an automatic holder, which is
-renumbered, and two callers' claims on one uid collide.
+A graph can be changed until `freeze`, which validates it and seals the whole surface; a change
+after `validate` undoes the validation. uids belong to this class: a uid that the caller asks for
+takes it from an automatic holder, which is renumbered, and two callers' claims on one uid collide.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import enum
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from cudnn_aot.compiler.graph.builders import builder
+from cudnn_aot.compiler.graph.builders import Builders
 from cudnn_aot.compiler.graph.dtypes import as_data_type
 from cudnn_aot.compiler.graph.enums import data_type, scalar_type
 from cudnn_aot.compiler.graph.extents import INT64_MAX, Symbol, is_symbol_name
 from cudnn_aot.compiler.graph.infer import infer_inputs, infer_nodes
-from cudnn_aot.compiler.graph.key import graph_key
 from cudnn_aot.compiler.graph.node import Node
-from cudnn_aot.compiler.graph.ops import OPS, Op, op_row
-from cudnn_aot.compiler.graph.override import make_rows_symbolic
+from cudnn_aot.compiler.graph.op import NodeView, Op
+from cudnn_aot.compiler.graph.ops.table import op_row
 from cudnn_aot.compiler.graph.tensor import Tensor, fill
-from cudnn_aot.compiler.graph.validate import check_layouts, check_structure, check_symbols
+from cudnn_aot.compiler.graph.validate import (
+    check_layouts,
+    check_rules,
+    check_structure,
+    check_symbols,
+)
+from cudnn_aot.compiler.graph.wiring import wire_inputs, wire_results
 from cudnn_aot.errors import FrozenGraphError, InvalidGraphError, cudnnGraphNotSupportedError
 
 
-class Graph:
+class Stage(enum.IntEnum):
+    """How far a graph has come. Only a mutation leads back, from ``VALID`` to ``OPEN``."""
+
+    OPEN = 0
+    VALID = 1
+    FROZEN = 2
+    PLANNED = 3
+
+
+_OPEN, _VALID = Stage.OPEN, Stage.VALID  # looked up at every step of building
+
+
+class GraphContext:
+    """What a graph's tensors and nodes take when they set no type; fixed with the graph.
+
+    Of a context that names an io type alone, that type is the others' too.
+    """
+
+    __slots__ = ("io_data_type", "intermediate_data_type", "compute_data_type")
+    io_data_type: data_type | None
+    intermediate_data_type: data_type | None
+    compute_data_type: data_type | None
+
+    def __init__(self, io: Any, intermediate: Any, compute: Any) -> None:
+        put = object.__setattr__
+        put(self, "io_data_type", as_data_type(io))
+        put(self, "intermediate_data_type", as_data_type(intermediate) or self.io_data_type)
+        put(self, "compute_data_type", as_data_type(compute) or self.io_data_type)
+
+    def __setattr__(self, field: str, value: Any) -> None:
+        raise FrozenGraphError(f"cannot set {field}: give it to the graph when it is made")
+
+
+class Graph(metaclass=Builders):
     """A cuDNN-style operation graph.
 
     Args:
         name: the graph's name; no part of its key.
         io_data_type: type of non-virtual tensors that set none.
-        intermediate_data_type: type of virtual tensors that set none.
-        compute_data_type: arithmetic of nodes that set none.
+        intermediate_data_type: type of virtual tensors that set none; io_data_type unless given.
+        compute_data_type: arithmetic of nodes that set none; io_data_type unless given.
         is_override_shape_enabled: calls override the row extent; it becomes a symbol on validation
             (see `override`).
         symbols: ranges of the symbolic extents, by name: `Symbol` or a mapping of its fields.
@@ -64,21 +103,19 @@ class Graph:
             raise cudnnGraphNotSupportedError(
                 "sm_count and sm_version come from the target a graph is built for: leave them out"
             )
-        self._is_frozen = False
+        self._stage = Stage.OPEN
         self._key: str | None = None
         self._tensors: dict[int, Tensor] = {}
+        self._by_uid: Mapping[int, Tensor] | None = None  # until a tensor or uid changes
         self._nodes: list[Node] = []
         self._producers: dict[int, Node] = {}  # by id of the tensor, which the graph keeps alive
         self._read: set[int] = set()
+        self._bound: dict[int, Any] = {}  # by id of the tensor
         self._node_count: dict[str, int] = {}
         self._next_uid = 1
         self._symbols: dict[str, Symbol] = {}
         self._name = name
-        self._context = {
-            "io_data_type": as_data_type(io_data_type),
-            "intermediate_data_type": as_data_type(intermediate_data_type),
-            "compute_data_type": as_data_type(compute_data_type),
-        }
+        self._context = GraphContext(io_data_type, intermediate_data_type, compute_data_type)
         self._is_override_shape_enabled = bool(is_override_shape_enabled)
         for symbol_name, symbol in (symbols or {}).items():
             self._declare_symbol(symbol_name, symbol)
@@ -101,7 +138,9 @@ class Graph:
     @property
     def tensors(self) -> Mapping[int, Tensor]:
         """Every tensor by uid, ascending."""
-        return MappingProxyType(dict(sorted(self._tensors.items())))
+        if self._by_uid is None:
+            self._by_uid = MappingProxyType(dict(sorted(self._tensors.items())))
+        return self._by_uid
 
     @property
     def symbols(self) -> Mapping[str, Symbol]:
@@ -109,55 +148,117 @@ class Graph:
 
     @property
     def io_data_type(self) -> data_type | None:
-        return self._context["io_data_type"]
+        return self._context.io_data_type
 
     @property
     def intermediate_data_type(self) -> data_type | None:
-        return self._context["intermediate_data_type"]
+        return self._context.intermediate_data_type
 
     @property
     def compute_data_type(self) -> data_type | None:
-        return self._context["compute_data_type"]
+        return self._context.compute_data_type
+
+    @property
+    def stage(self) -> Stage:
+        return self._stage
 
     @property
     def is_frozen(self) -> bool:
-        return self._is_frozen
+        return self._stage >= Stage.FROZEN
+
+    @property
+    def bindings(self) -> Mapping[int, Any]:
+        """Other libraries' tensors that were passed to ports, by uid: the buffers of a call."""
+        tensors = self._tensors.values()
+        return {t.uid: self._bound[id(t)] for t in tensors if id(t) in self._bound}
 
     def producer(self, tensor: Tensor) -> Node | None:
         """The node whose result `tensor` is, or None for a graph input."""
         return self._producers.get(id(tensor))
 
     def inputs(self) -> tuple[Tensor, ...]:
-        """Non-virtual tensors that no node produces, pass-by-value ones too, by ascending uid."""
-        return tuple(t for t in self.tensors.values() if not t.is_virtual and not self.producer(t))
+        """Non-virtual tensors that no node produces, by ascending uid.
+
+        Pass-by-value tensors and ragged offsets are among them.
+        """
+        made = self._producers
+        return tuple([t for t in self.tensors.values() if not t.is_virtual and id(t) not in made])
 
     def outputs(self) -> tuple[Tensor, ...]:
         """Non-virtual results, by ascending uid."""
-        return tuple(t for t in self.tensors.values() if not t.is_virtual and self.producer(t))
+        made = self._producers
+        return tuple([t for t in self.tensors.values() if not t.is_virtual and id(t) in made])
+
+    def is_discarded(self, tensor: Tensor) -> bool:
+        """Whether `tensor` is a result that nobody asked for: virtual, and read by no node."""
+        return tensor.is_virtual and id(tensor) in self._producers and id(tensor) not in self._read
 
     def uids(self) -> dict[str, int]:
         """uid by name of the non-virtual tensors that a name tells apart."""
         named = [t for t in self.tensors.values() if t.name and not t.is_virtual]
-        names = [t.name for t in named]
-        return {t.name: t.uid for t in named if names.count(t.name) == 1}
+        by_name: dict[str, list[int]] = {}
+        for tensor in named:
+            by_name.setdefault(tensor.name, []).append(tensor.uid)
+        return {name: uids[0] for name, uids in by_name.items() if len(uids) == 1}
 
-    def find_tensor(self, which: str | int) -> Tensor:
-        """The tensor of that uid or, if only one has it, of that name."""
-        found = [t for t in self._tensors.values() if which in (t.uid, t.name)]
-        if len(found) == 1:
-            return found[0]
-        raise InvalidGraphError(
-            f"{which!r} names {len(found)} tensors of the graph"
-            if found
-            else f"no tensor {which!r}"
-        )
+    def find_tensor(self, which: str | int) -> Tensor | None:
+        """The tensor of that uid or name, or None; refuses a name that several have."""
+        if isinstance(which, int):
+            return self._tensors.get(which)
+        found = [tensor for tensor in self._tensors.values() if tensor.name == which]
+        if len(found) > 1:
+            raise InvalidGraphError(f"{which!r} names {len(found)} tensors: look one up by its uid")
+        return found[0] if found else None
 
-    def get_node(self, name: str) -> Node:
-        """The node of that name."""
-        for node in self._nodes:
-            if node.name == name:
-                return node
-        raise InvalidGraphError(f"no node {name!r}")
+    def get_node(self, name: str) -> Node | None:
+        """The first node of that name, or None."""
+        return next((node for node in self._nodes if node.name == name), None)
+
+    # The same as programs written for the cuDNN frontend ask for it.
+
+    @property
+    def context(self) -> GraphContext:
+        """The io, intermediate and compute data types."""
+        return self._context
+
+    def get_inputs(self) -> list[Tensor]:
+        return list(self.inputs())
+
+    def get_outputs(self) -> list[Tensor]:
+        return list(self.outputs())
+
+    def inspect(self) -> dict[str, Any]:
+        """What the graph holds as plain values: the context, the nodes, the tensors by uid."""
+
+        def named(value: data_type | None) -> str | None:
+            return None if value is None else value.name
+
+        return {
+            "context": {
+                field: named(getattr(self._context, field)) for field in self._context.__slots__
+            },
+            "nodes": [
+                {
+                    "name": node.name,
+                    "type": node.spec.node_type,
+                    "op": node.op,
+                    "inputs": {port: tensor.uid for port, tensor in node.inputs.items()},
+                    "outputs": {port: tensor.uid for port, tensor in node.outputs.items()},
+                    "params": dict(node.attrs),
+                }
+                for node in self._nodes
+            ],
+            "tensors": {
+                uid: {
+                    "name": tensor.name,
+                    "dim": list(tensor.dim),
+                    "stride": list(tensor.stride),
+                    "data_type": named(tensor.data_type),
+                    "is_virtual": tensor.is_virtual,
+                }
+                for uid, tensor in self.tensors.items()
+            },
+        }
 
     # Building.
 
@@ -179,47 +280,67 @@ class Graph:
 
         Extents and strides are integers, or text such as ``"4096*M"`` over the graph's symbols.
         """
-        reordering = getattr(reordering_type, "name", reordering_type)
-        if ragged_offset is not None or ragged_offset_multiplier != 1:
-            raise cudnnGraphNotSupportedError(f"tensor {name!r}: ragged offsets are not supported")
-        if reordering not in (None, "NONE"):
-            raise cudnnGraphNotSupportedError(
-                f"tensor {name!r}: reordering {reordering} is not supported"
-            )
-        return self._new_tensor(
-            uid,
-            name=name,
-            dim=dim,
-            stride=() if stride is None else stride,
-            data_type=data_type,
-            is_virtual=is_virtual,
-            is_pass_by_value=is_pass_by_value,
-            alignment_value=alignment_value,
-        )
+        fields: dict[str, Any] = {"dim": dim}
+        for field, value, default in (
+            ("stride", stride, None),
+            ("data_type", data_type, None),
+            ("is_virtual", is_virtual, False),
+            ("is_pass_by_value", is_pass_by_value, False),
+            ("ragged_offset", ragged_offset, None),
+            ("reordering_type", reordering_type, None),
+            ("name", name, ""),
+            ("ragged_offset_multiplier", ragged_offset_multiplier, 1),
+            ("alignment_value", alignment_value, 1),
+        ):
+            if value is not default:
+                fields[field] = value
+        # -1 is how the cuDNN frontend spells a uid that is not set
+        tensor = self.declare(fields, None if uid == -1 else uid)
+        if tensor.data_type is None:  # what inference will find, unless it is set until then
+            context = self._context
+            inferred = context.intermediate_data_type if is_virtual else context.io_data_type
+            tensor.__dict__["data_type"] = inferred
+        return tensor
 
-    def tensor_like(self, like: Any, name: str = "") -> Tensor:
-        """Declare a tensor like another: of this package, torch, numpy, or anything shaped so."""
-        if isinstance(like, Tensor):
+    def declare(self, fields: Mapping[str, Any], uid: int | None = None) -> Tensor:
+        """Declare a tensor by its fields (see `Tensor`); for readers of files and for builders."""
+        self._check_open("add a tensor")
+        tensor = Tensor(self, -1, fields)
+        self._by_uid = None
+        if uid is None:
+            uid = self._take_uid()
+            tensor.__dict__["uid"] = uid
+            self._tensors[uid] = tensor
+        else:
+            self._claim_uid(tensor, uid)
+        return tensor
+
+    def tensor_like(self, template: Any, name: str = "", is_virtual: bool = False) -> Tensor:
+        """Declare a tensor like another: of this package, torch, numpy, or anything shaped so.
+
+        One element in host memory becomes pass-by-value.
+        """
+        if isinstance(template, Tensor):
             return self.tensor(
-                like.dim,
-                like.stride or None,
-                like.data_type,
-                is_pass_by_value=like.is_pass_by_value,
+                template.dim,
+                template.stride or None,
+                template.data_type,
+                is_virtual,
+                template.is_pass_by_value,
                 name=name,
-                alignment_value=like.alignment_value,
+                alignment_value=template.alignment_value,
             )
-        try:
-            dim, dtype = tuple(like.shape), like.dtype
-            if callable(getattr(like, "stride", None)):
-                stride = tuple(like.stride())
-            else:
-                stride = tuple(step // like.itemsize for step in like.strides)
-        except AttributeError:
-            raise InvalidGraphError(
-                f"tensor_like: got {type(like).__name__}, "
-                "want an object with shape, strides and dtype"
-            ) from None
-        return self.tensor(dim, stride, dtype, name=name)
+        from cudnn_aot.compiler.graph.describe import describe  # of use to other libraries' tensors
+
+        found = describe(template)
+        return self.tensor(
+            found.dim,
+            found.stride,
+            found.data_type,
+            is_virtual,
+            found.is_host_number,
+            name=name,
+        )
 
     def tensor_scalar(
         self, value: int | float, scalar_type: Any = scalar_type.RUNTIME_PARAM, name: str = ""
@@ -238,15 +359,19 @@ class Graph:
         attrs: Mapping[str, Any] | None = None,
         *,
         outputs: Mapping[str, Tensor] | None = None,
+        results: Mapping[str, Tensor] | None = None,
         compute_data_type: Any = None,
         name: str = "",
     ) -> Node:
         """Add a node by its row; the builder methods and the file readers end here.
 
         Args:
-            inputs: tensor by port.
+            inputs: tensor by port, those of a list port as ``<port>_0``, ``<port>_1``, ...
             attrs: attributes; None and the default are the same as not given.
-            outputs: existing tensors to use as results, by port; made when None.
+            outputs: existing tensors for every port that the node writes; its outputs are made
+                when None.
+            results: with made outputs, the tensors for the ports that the caller declares
+                (``rng_dump``, ``score_max``, ...).
         """
         self._check_open("add a node")
         spec = op_row(op) if isinstance(op, str) else op
@@ -254,69 +379,105 @@ class Graph:
             count = self._node_count.get(spec.name, 0)
             self._node_count[spec.name] = count + 1
             name = f"{spec.name}.{count}"
-        what = f"node {name!r} ({spec.name})"
-        self._check_ports(what, "input", spec.inputs, inputs)
         try:
-            given = spec.given_attrs(attrs or {})
+            view = self._wire(spec, name, inputs, attrs or {}, outputs, results or {})
         except InvalidGraphError as error:
-            raise InvalidGraphError(f"{what}: {error}") from None
-        compute = as_data_type(compute_data_type)
-        ports = tuple(port.name for port in spec.outputs)
-        if outputs is None:
-            outputs = {port: self._new_tensor(None, is_virtual=True) for port in ports}
-        self._check_ports(what, "output", ports, outputs)
-        read = {id(tensor) for tensor in inputs.values()}
-        for port, tensor in outputs.items():
-            if id(tensor) in self._producers:
-                raise InvalidGraphError(f"{what}: port {port}: {tensor} is already produced")
-            if id(tensor) in self._read or id(tensor) in read:
-                raise InvalidGraphError(f"{what}: port {port}: {tensor} is already read")
-            if not tensor.name:
-                tensor.name = f"{name}::{port}"
-        node = Node(
-            self,
-            spec,
-            name,
-            {port: inputs[port] for port in spec.inputs},
-            {port: outputs[port] for port in ports},
-            given,
-            compute,
-        )
+            raise InvalidGraphError(f"node {name!r} ({spec.name}): {error}") from None
+        compute = as_data_type(compute_data_type) if spec.has_compute_data_type else None
+        node = Node(self, view, compute)
         self._nodes.append(node)
-        self._producers.update({id(tensor): node for tensor in node.outputs.values()})
-        self._read |= read
+        for tensor in view.outputs.values():
+            self._producers[id(tensor)] = node
+        self._read.update(map(id, view.inputs.values()))
         return node
 
-    if TYPE_CHECKING:  # the builders of the op table: matmul, relu, bias, ...
+    def _wire(
+        self,
+        spec: Op,
+        name: str,
+        inputs: Mapping[str, Tensor],
+        attrs: Mapping[str, Any],
+        outputs: Mapping[str, Tensor] | None,
+        results: Mapping[str, Tensor],
+    ) -> NodeView:
+        """Check a new node's attributes and ports; make its outputs unless they are given."""
+        given = spec.given_attrs(attrs)
+        wired = wire_inputs(self, spec, name, inputs, given)
+        view = NodeView(self, spec, name, MappingProxyType(wired), {}, MappingProxyType(given))
+        ports = spec.existing(view)
+        is_made = outputs is None
+        written = wire_results(self, spec, name, ports, outputs or results, is_made)
+        read = set(map(id, wired.values()))
+        for port, tensor in written.items():
+            if id(tensor) in self._producers:
+                raise InvalidGraphError(f"port {port}: {tensor} is already produced")
+            if id(tensor) in self._read or id(tensor) in read:
+                raise InvalidGraphError(f"port {port}: {tensor} is already read")
+            if not tensor.name:
+                tensor.__dict__["name"] = f"{name}::{spec.suffix(port)}"
+        view.outputs = MappingProxyType(written)
+        return view
 
-        def __getattr__(self, name: str) -> Callable[..., Tensor]: ...
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """The builder of an op: matmul, relu, bias, ... (found here once, then in the class)."""
+        try:
+            return getattr(type(self), name).__get__(self)
+        except AttributeError:
+            raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}") from None
+
+    def __dir__(self) -> list[str]:
+        return dir(type(self)) + list(self.__dict__)
 
     # Checking and sealing.
 
     def validate(self) -> None:
-        """Infer what is not set and check every rule; raises one `InvalidGraphError`."""
-        if self._is_frozen:
+        """Infer what is not set and check every rule; a no-op if nothing changed since.
+
+        Raises `InvalidGraphError` for a graph that is wrong, and `cudnnGraphNotSupportedError` for
+        one that asks for what no op means.
+        """
+        if self._stage >= Stage.VALID:
             return
         if self._is_override_shape_enabled and not self._symbols:
+            from cudnn_aot.compiler.graph.override import make_rows_symbolic  # few graphs need it
+
             make_rows_symbolic(self)
         check_structure(self)
         infer_inputs(self)
         check_layouts(self, self.inputs())
         infer_nodes(self)
-        check_layouts(self, self.tensors.values())
+        check_layouts(self, [t for t in self.tensors.values() if id(t) in self._producers])
         check_symbols(self)
+        check_rules(self)
+        self._stage = Stage.VALID
 
     def freeze(self) -> Graph:
         """Validate and seal: after this every write raises `FrozenGraphError`. Idempotent."""
-        if not self._is_frozen:
+        if not self.is_frozen:
             self.validate()
-            self._is_frozen = True
+            self._stage = Stage.FROZEN
+        return self
+
+    def begin_planning(self) -> Graph:
+        """Freeze the graph for the one time that it is planned.
+
+        Planning a second time would make two plan lists of one graph: it raises. Plan otherwise by
+        building a new graph, and change between the plans of a list by selecting one.
+        """
+        if self._stage is Stage.PLANNED:
+            raise FrozenGraphError(
+                "the graph is planned already: planning is one-shot; build a new graph"
+            )
+        self.freeze()
+        self._stage = Stage.PLANNED
         return self
 
     def key(self) -> str:
         """64 hex digits that identify what the graph computes and its caller's ABI; freezes it."""
         self.freeze()
         if self._key is None:
+            from cudnn_aot.compiler.graph.key import graph_key  # building a graph needs none
+
             self._key = graph_key(self)
         return self._key
 
@@ -326,29 +487,30 @@ class Graph:
     # Inside the package.
 
     def _check_open(self, what: str) -> None:
-        if self._is_frozen:
-            raise FrozenGraphError(f"cannot {what}: the graph is frozen; build a new graph")
+        if self._stage is not _OPEN:
+            if self._stage is not _VALID:
+                raise FrozenGraphError(f"cannot {what}: the graph is frozen; build a new graph")
+            self._stage = _OPEN
 
-    def _check_ports(
-        self, what: str, side: str, want: Iterable[str], got: Mapping[str, Any]
-    ) -> None:
-        want = tuple(want)
-        for port in got:
-            if port not in want:
-                raise InvalidGraphError(
-                    f"{what}: no {side} port {port!r} (it has: {', '.join(want)})"
-                )
-        for port in want:
-            tensor = got.get(port)
-            if tensor is None:
-                raise InvalidGraphError(f"{what}: {side} port {port} is not wired")
-            if not isinstance(tensor, Tensor):
-                raise InvalidGraphError(
-                    f"{what}: port {port}: got {type(tensor).__name__}, want a tensor of the graph "
-                    "(declare one with tensor, tensor_like or tensor_scalar)"
-                )
-            if tensor._graph is not self:
-                raise InvalidGraphError(f"{what}: port {port}: {tensor} belongs to another graph")
+    def _operand(self, owner: str, port: str, value: Any) -> Tensor:
+        """A tensor of this graph; another library's tensor is described and remembered.
+
+        It is then named ``<owner>::<port>``.
+        """
+        if isinstance(value, Tensor):
+            if value._graph is not self:
+                raise InvalidGraphError(f"port {port}: {value} belongs to another graph")
+            return value
+        from cudnn_aot.compiler.graph.describe import is_describable
+
+        if is_describable(value):
+            tensor = self.tensor_like(value, f"{owner}::{port}" if owner else "")
+            self._bound[id(tensor)] = value
+            return tensor
+        raise InvalidGraphError(
+            f"port {port}: got {type(value).__name__}, want a tensor of the graph "
+            "(declare one with tensor, tensor_like or tensor_scalar)"
+        )
 
     def _declare_symbol(self, name: str, symbol: Symbol | Mapping[str, Any]) -> None:
         self._check_open("declare a symbol")
@@ -366,16 +528,6 @@ class Graph:
             raise InvalidGraphError(f"symbol {name!r}: {reason}")
         self._symbols[name] = symbol
 
-    def _new_tensor(self, uid: int | None, **fields: Any) -> Tensor:
-        self._check_open("add a tensor")
-        tensor = Tensor(self, -1, uid_assigned=False, **fields)
-        if uid is None:
-            fill(tensor, uid=self._take_uid())
-            self._tensors[tensor.uid] = tensor
-        else:
-            self._claim_uid(tensor, uid)
-        return tensor
-
     def _take_uid(self) -> int:
         while self._next_uid in self._tensors:
             self._next_uid += 1
@@ -386,6 +538,7 @@ class Graph:
         """Give `tensor` the caller's uid; an automatic holder moves, another caller's one stays."""
         if type(uid) is not int or not 0 <= uid <= INT64_MAX:
             raise InvalidGraphError(f"bad uid: got {uid!r}, want 0 <= uid < 2**63")
+        self._by_uid = None
         holder = self._tensors.get(uid)
         if holder is not None and holder is not tensor:
             if holder.uid_assigned:
@@ -402,7 +555,3 @@ class Graph:
 
 
 pygraph = Graph
-
-
-for _spec in OPS.values():
-    setattr(Graph, _spec.name, builder(_spec))

@@ -8,9 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cudnn_aot.compiler.graph.dtypes import DTYPES
-from cudnn_aot.compiler.graph.extents import format_extents, row_major
+from cudnn_aot.compiler.graph.enums import data_type
+from cudnn_aot.compiler.graph.extents import Extent, format_extents, row_major
 from cudnn_aot.compiler.graph.node import Node
-from cudnn_aot.compiler.graph.tensor import Tensor, fill
+from cudnn_aot.compiler.graph.op import Output
+from cudnn_aot.compiler.graph.tensor import Tensor, fill, forget
 from cudnn_aot.errors import InvalidGraphError
 
 if TYPE_CHECKING:
@@ -20,9 +22,7 @@ if TYPE_CHECKING:
 def infer_inputs(graph: Graph) -> None:
     """Forget what was inferred before, and complete the graph's inputs."""
     for tensor in graph.tensors.values():
-        for field, empty in (("data_type", None), ("dim", ()), ("stride", ())):
-            if not getattr(tensor, f"{field}_assigned"):
-                fill(tensor, **{field: empty})
+        forget(tensor)
     for tensor in graph.inputs():
         _infer_data_type(graph, tensor)
         if not tensor.dim:
@@ -33,40 +33,77 @@ def infer_inputs(graph: Graph) -> None:
 def infer_nodes(graph: Graph) -> None:
     """Complete every node, and its results from its operands."""
     for node in graph.nodes:
-        _infer_node(graph, node)
+        outputs = node.outputs
+        if not node.compute_data_type_assigned and node.spec.has_compute_data_type:
+            if graph.compute_data_type is None:
+                raise InvalidGraphError(
+                    f"{node} has no compute_data_type: set it, or the graph's compute_data_type"
+                )
+            node._compute = graph.compute_data_type
+        for output in node.spec.outputs:
+            if output.name in outputs:
+                _infer_output(graph, node, output, outputs[output.name])
+        for port in node.spec.declared:
+            if port in outputs:
+                tensor = outputs[port]
+                if not tensor.dim:
+                    raise InvalidGraphError(f"{node}: port {port}: {tensor} has no dim")
+                _infer_data_type(graph, tensor)
+                _infer_stride(tensor)
 
 
-def _infer_node(graph: Graph, node: Node) -> None:
-    if not node.compute_data_type_assigned:
-        if graph.compute_data_type is None:
-            raise InvalidGraphError(
-                f"{node} has no compute_data_type: set it, or the graph's compute_data_type"
-            )
-        node._compute = graph.compute_data_type
+def _infer_output(graph: Graph, node: Node, output: Output, tensor: Tensor) -> None:
     try:
-        shapes = node.spec.shape({port: tensor.dim for port, tensor in node.inputs.items()})
+        shape = output.shape.rule(node.view)
     except InvalidGraphError as error:
         raise InvalidGraphError(f"{node}: {error}") from None
-    for output in node.spec.outputs:
-        tensor, shape = node.outputs[output.name], shapes[output.name]
-        if not tensor.dim:
-            fill(tensor, dim=shape)
-        elif tensor.dim != shape:
-            raise InvalidGraphError(
-                f"{node}: port {output.name}: got dim {format_extents(tensor.dim)}, "
-                f"want {format_extents(shape)}"
-            )
-        if tensor.data_type is None and output.data_type is not None:
-            fill(tensor, data_type=output.data_type)
-        _infer_data_type(graph, tensor)
-        _infer_stride(tensor)
+    state = tensor.__dict__
+    if not tensor.dim and shape is not None:
+        state["dim"] = shape
+    elif shape is not None and output.shape.is_exact and tensor.dim != shape:
+        raise InvalidGraphError(
+            f"{node}: port {output.name}: got dim {format_extents(tensor.dim)}, "
+            f"want {format_extents(shape)}"
+        )
+    if tensor.data_type is None:
+        state["data_type"] = default_data_type(graph, tensor, node, output)
+    _infer_data_type(graph, tensor)
+    if not tensor.dim:
+        if graph.is_discarded(tensor):
+            return
+        raise InvalidGraphError(
+            f"{node}: port {output.name} has no dim: it does not follow from the operands; "
+            "give it with out_dims or set_dim"
+        )
+    if not tensor.stride:
+        state["stride"] = output.layout.rule(node.view, tensor.dim)
+
+
+def default_data_type(
+    graph: Graph, tensor: Tensor, node: Node | None = None, output: Output | None = None
+) -> data_type | None:
+    """The type of a tensor that sets none: as `output` of `node` says, else as the graph does."""
+    dtype = None if output is None else output.data_type
+    if isinstance(dtype, str):
+        source = None if node is None else node.view.tensor(dtype)
+        dtype = None if source is None else source.data_type
+    if dtype is None:
+        dtype = graph.intermediate_data_type if tensor.is_virtual else graph.io_data_type
+    if dtype is None and graph.is_discarded(tensor):
+        return data_type.FLOAT  # nobody reads it: any type will do
+    return dtype
+
+
+def default_dim(node: Node, output: Output) -> tuple[Extent, ...] | None:
+    """The extents that `output` has whatever its caller declares, or None if that may differ."""
+    return output.shape.rule(node.view) if output.shape.is_exact else None
 
 
 def _infer_data_type(graph: Graph, tensor: Tensor) -> None:
     if tensor.data_type is None:
-        field = "intermediate_data_type" if tensor.is_virtual else "io_data_type"
-        dtype = getattr(graph, field)
+        dtype = default_data_type(graph, tensor)
         if dtype is None:
+            field = "intermediate_data_type" if tensor.is_virtual else "io_data_type"
             raise InvalidGraphError(f"{tensor} has no data_type: set it, or the graph's {field}")
         fill(tensor, data_type=dtype)
     value = tensor.pass_by_value

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from cudnn_aot.compiler.graph.dtypes import as_data_type
 from cudnn_aot.compiler.graph.enums import data_type
-from cudnn_aot.errors import FrozenGraphError
+from cudnn_aot.compiler.graph.op import Dim, NodeView
+from cudnn_aot.compiler.graph.tensor import fill
+from cudnn_aot.errors import InvalidGraphError
 
 if TYPE_CHECKING:
     from cudnn_aot.compiler.graph.graph import Graph
-    from cudnn_aot.compiler.graph.ops import Op
+    from cudnn_aot.compiler.graph.op import Op
     from cudnn_aot.compiler.graph.tensor import Tensor
 
 
@@ -23,29 +24,23 @@ class Node:
         op: method name, such as ``"matmul"``.
         spec: the op's row in the table.
         compute_data_type: type of the arithmetic, or None until inferred.
-        inputs: tensor by input port; an optional port that is not wired is absent.
-        outputs: tensor by output port.
+        inputs: tensor by input port, in the order of the row; an optional port that is not wired
+            is absent.
+        outputs: tensor by port that the node writes: the outputs that exist, then the tensors
+            given as arguments for it to write.
         attrs: the attributes that differ from their defaults; `attr` reads any of them.
+        view: the node as rules read it.
     """
 
-    __slots__ = ("_graph", "_name", "_compute", "compute_data_type_assigned", "_spec", "_ports")
+    __slots__ = ("_graph", "_name", "_compute", "compute_data_type_assigned", "_spec", "_view")
 
-    def __init__(
-        self,
-        graph: Graph,
-        spec: Op,
-        name: str,
-        inputs: Mapping[str, Tensor],
-        outputs: Mapping[str, Tensor],
-        attrs: Mapping[str, Any],
-        compute_data_type: data_type | None,
-    ) -> None:
+    def __init__(self, graph: Graph, view: NodeView, compute_data_type: data_type | None) -> None:
         self._graph = graph
-        self._spec = spec
-        self._name = name
+        self._view = view
+        self._spec = view.spec
+        self._name = view.name
         self._compute = compute_data_type
         self.compute_data_type_assigned = compute_data_type is not None
-        self._ports = tuple(MappingProxyType(dict(part)) for part in (inputs, outputs, attrs))
 
     @property
     def name(self) -> str:
@@ -53,8 +48,8 @@ class Node:
 
     @name.setter
     def name(self, value: str) -> None:
-        self._check_open("name")
-        self._name = value
+        self._graph._check_open(f"set name of {self}")
+        self._name = self._view.name = value
 
     @property
     def spec(self) -> Op:
@@ -70,34 +65,60 @@ class Node:
 
     @compute_data_type.setter
     def compute_data_type(self, value: Any) -> None:
-        self._check_open("compute_data_type")
+        self._graph._check_open(f"set compute_data_type of {self}")
         self._compute = as_data_type(value)
         self.compute_data_type_assigned = self._compute is not None
 
     @property
     def inputs(self) -> Mapping[str, Tensor]:
-        return self._ports[0]
+        return self._view.inputs
 
     @property
     def outputs(self) -> Mapping[str, Tensor]:
-        return self._ports[1]
+        return self._view.outputs
 
     @property
     def attrs(self) -> Mapping[str, Any]:
-        return self._ports[2]
+        return self._view.attrs
 
     def attr(self, name: str) -> Any:
         """The attribute's value, its default included."""
-        return self.attrs.get(name, self._spec.attr(name).default)
+        return self._view.attr(name)
+
+    @property
+    def view(self) -> NodeView:
+        return self._view
+
+    def infer_early(self, dims: Mapping[str, Any]) -> None:
+        """Set the extents of outputs that the caller gives; infer the rest as far as possible."""
+        for port, dim in dims.items():
+            if port not in self.outputs:
+                known = ", ".join(self.outputs)
+                raise InvalidGraphError(
+                    f"{self}: out_dims: no output {port!r} (the node has: {known})"
+                )
+            self.outputs[port].dim = dim
+        is_known = all(operand.dim for operand in self.inputs.values())
+        for output in self._spec.outputs:
+            tensor = self.outputs.get(output.name)
+            if tensor is None:
+                continue
+            if isinstance(output.data_type, str):
+                source = self._view.tensor(output.data_type)
+                fill(tensor, data_type=None if source is None else source.data_type)
+            shape: Dim | None = tensor.dim
+            if not shape and is_known:
+                try:
+                    shape = output.shape.rule(self._view)
+                except (
+                    InvalidGraphError
+                ):  # a setter may still change an operand; validation decides
+                    continue
+            if shape:
+                fill(tensor, dim=shape, stride=output.layout.rule(self._view, shape))
 
     def __str__(self) -> str:
         return f"node {self.name!r} ({self.op})"
 
     def __repr__(self) -> str:
         return f"<{self}>"
-
-    def _check_open(self, field: str) -> None:
-        if self._graph.is_frozen:
-            raise FrozenGraphError(
-                f"cannot set {field} of {self}: the graph is frozen; build a new graph"
-            )

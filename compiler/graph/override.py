@@ -64,7 +64,7 @@ def _symbolise(tensor: Tensor, name: str, rows: dict[int, str]) -> None:
     old = tensor.dim
     dim: tuple[Extent, ...] = (*old[:-2], SymExpr(1, (name,)), old[-1])
     fill(tensor, dim=dim)
-    if tensor.stride:
+    if len(tensor.stride) == len(old):  # another number of them is refused later
         # Outermost first; of equal strides, the axis of extent 1 lies outside.
         steps = [step if isinstance(step, int) else 0 for step in tensor.stride]
         order = sorted(range(len(old)), key=lambda axis: (-steps[axis], old[axis] != 1, axis))

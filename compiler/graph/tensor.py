@@ -7,22 +7,25 @@ is frozen.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from cudnn_aot.compiler.graph.dtypes import as_data_type
-from cudnn_aot.compiler.graph.enums import data_type, scalar_type
+from cudnn_aot.compiler.graph.enums import data_type, scalar_type, tensor_reordering
 from cudnn_aot.compiler.graph.extents import INT64_MAX, Extent, as_extents
-from cudnn_aot.errors import FrozenGraphError, InvalidGraphError
+from cudnn_aot.errors import InvalidGraphError
 
 if TYPE_CHECKING:
     from cudnn_aot.compiler.graph.graph import Graph
 
 
-def _alignment(value: Any) -> int:
-    if type(value) is not int or value < 1 or value & (value - 1):
-        raise InvalidGraphError(f"bad alignment_value: got {value!r}, want a power of two in bytes")
-    return value
+def _count(field: str) -> Callable[[Any], int]:
+    def read(value: Any) -> int:
+        if type(value) is not int or not 1 <= value <= INT64_MAX:
+            raise InvalidGraphError(f"bad {field}: got {value!r}, want an integer of at least 1")
+        return value
+
+    return read
 
 
 def _name(value: Any) -> str:
@@ -31,15 +34,28 @@ def _name(value: Any) -> str:
     return value
 
 
-def _scalar_type(value: Any) -> scalar_type | None:
-    if value is None or isinstance(value, scalar_type):
-        return value
-    name = getattr(value, "name", value)
-    if name in scalar_type.__members__:
-        return scalar_type[name]
-    raise InvalidGraphError(
-        f"bad scalar_type: got {value!r}, want one of {', '.join(scalar_type.__members__)}"
-    )
+def _member(field: str, kind: Any, default: Any) -> Callable[[Any], Any]:
+    """Reads a member of `kind`, its name, or another library's member of that name."""
+
+    def read(value: Any) -> Any:
+        if value is None or isinstance(value, kind):
+            return default if value is None else value
+        name = getattr(value, "name", value)
+        if isinstance(name, str) and name in kind.__members__:
+            return kind[name]
+        raise InvalidGraphError(
+            f"bad {field}: got {value!r}, want one of {', '.join(kind.__members__)}"
+        )
+
+    return read
+
+
+def _number(value: Any) -> int | float | None:
+    if value is not None and type(value) not in (int, float, bool):
+        raise InvalidGraphError(f"bad pass_by_value: got {value!r}, want a number")
+    if type(value) is int and not -INT64_MAX <= value <= INT64_MAX:
+        raise InvalidGraphError("bad pass_by_value: want an integer below 2**63")
+    return value
 
 
 _NORMALISE: dict[str, Callable[[Any], Any]] = {
@@ -49,10 +65,16 @@ _NORMALISE: dict[str, Callable[[Any], Any]] = {
     "stride": as_extents,
     "is_virtual": bool,
     "is_pass_by_value": bool,
+    "pass_by_value": _number,
     "is_optional": bool,
-    "alignment_value": _alignment,
-    "scalar_type": _scalar_type,
+    "ragged_offset_multiplier": _count("ragged_offset_multiplier"),
+    "alignment_value": _count("alignment_value"),
+    "reordering_type": _member("reordering_type", tensor_reordering, tensor_reordering.NONE),
+    "scalar_type": _member("scalar_type", scalar_type, None),
 }
+
+
+_INFERRED = {field: f"{field}_assigned" for field in ("data_type", "dim", "stride")}
 
 
 class Tensor:
@@ -67,85 +89,71 @@ class Tensor:
         is_pass_by_value: a host number rather than a buffer; `pass_by_value` is its value, or None
             when each call gives it.
         is_optional: an output that a call may leave out.
-        alignment_value: the least alignment in bytes that calls promise.
+        ragged_offset: a tensor of ``B + 1`` offsets at which the rows of axis 0 start, or None. It
+            is an operand of the graph, though it is on no port.
+        ragged_offset_multiplier: how many elements an offset counts.
+        reordering_type: how the elements are permuted in memory.
+        alignment_value: the least alignment in bytes that calls promise of the address, a power of
+            two; of ``first_token_offset`` instead what every value in it is a multiple of.
     """
 
-    __slots__ = (
-        "_graph",
-        "uid",
-        "name",
-        "data_type",
-        "dim",
-        "stride",
-        "is_virtual",
-        "is_pass_by_value",
-        "pass_by_value",
-        "is_optional",
-        "alignment_value",
-        "scalar_type",
-        "uid_assigned",
-        "data_type_assigned",
-        "dim_assigned",
-        "stride_assigned",
-    )
+    # An instance has what is not the default in its dictionary, so that making one is cheap.
     _graph: Graph
-    uid: int
-    name: str
-    data_type: data_type | None
-    dim: tuple[Extent, ...]
-    stride: tuple[Extent, ...]
-    is_virtual: bool
-    is_pass_by_value: bool
-    pass_by_value: int | float | None
-    is_optional: bool
-    alignment_value: int
-    scalar_type: scalar_type | None
-    uid_assigned: bool
-    data_type_assigned: bool
-    dim_assigned: bool
-    stride_assigned: bool
+    uid: int = -1
+    name: str = ""
+    data_type: data_type | None = None
+    dim: tuple[Extent, ...] = ()
+    stride: tuple[Extent, ...] = ()
+    is_virtual: bool = False
+    is_pass_by_value: bool = False
+    pass_by_value: int | float | None = None
+    is_optional: bool = False
+    ragged_offset: Tensor | None = None
+    ragged_offset_multiplier: int = 1
+    reordering_type: tensor_reordering = tensor_reordering.NONE
+    alignment_value: int = 1
+    scalar_type: scalar_type | None = None
+    uid_assigned: bool = False
+    data_type_assigned: bool = False
+    dim_assigned: bool = False
+    stride_assigned: bool = False
 
-    def __init__(self, graph: Graph, uid: int, *, uid_assigned: bool, **fields: Any) -> None:
-        fill(
-            self,
-            _graph=graph,
-            uid=uid,
-            uid_assigned=uid_assigned,
-            name="",
-            data_type=None,
-            dim=(),
-            stride=(),
-            is_virtual=False,
-            is_pass_by_value=False,
-            pass_by_value=None,
-            is_optional=False,
-            alignment_value=1,
-            scalar_type=None,
-            data_type_assigned=False,
-            dim_assigned=False,
-            stride_assigned=False,
-        )
+    def __init__(self, graph: Graph, uid: int, fields: Mapping[str, Any]) -> None:
+        state = self.__dict__
+        state["_graph"], state["uid"] = graph, uid
         for field, value in fields.items():
-            setattr(self, field, value)
+            read = _NORMALISE.get(field)
+            if read is None:
+                self._write(field, value)
+            else:
+                state[field] = read(value)
+        for field, flag in _INFERRED.items():
+            if state.get(field):
+                state[flag] = True
 
     def __setattr__(self, field: str, value: Any) -> None:
-        if self._graph.is_frozen:
-            raise FrozenGraphError(
-                f"cannot set {field} of {self}: the graph is frozen; build a new graph"
-            )
-        if field == "uid":
+        if self._graph._stage:  # not open: the message is worth making
+            if field == "uid" and value == self.uid and self._graph.is_frozen:
+                return  # nothing changes
+            self._graph._check_open(f"set {field} of {self}")
+        self._write(field, value)
+
+    def _write(self, field: str, value: Any) -> None:
+        """Write a field in its normal form; refuses a wrong value."""
+        read = _NORMALISE.get(field)
+        if read is not None:
+            self.__dict__[field] = value = read(value)
+            if field in _INFERRED:
+                self.__dict__[_INFERRED[field]] = value is not None and value != ()
+        elif field == "uid":
             self._graph._claim_uid(self, value)
-        elif field in _NORMALISE:
-            value = _NORMALISE[field](value)
-            fill(self, **{field: value})
-            if field in ("dim", "stride", "data_type"):
-                fill(self, **{f"{field}_assigned": value not in ((), None)})
-        elif field == "pass_by_value":
-            if value is not None and type(value) not in (int, float, bool):
-                raise InvalidGraphError(f"bad pass_by_value: got {value!r}, want a number")
-            if type(value) is int and not -INT64_MAX <= value <= INT64_MAX:
-                raise InvalidGraphError("bad pass_by_value: want an integer below 2**63")
-            fill(self, pass_by_value=value)
+        elif field == "ragged_offset":
+            if value is not None:
+                try:
+                    value = self._graph._operand("", "ragged_offset", value)
+                except InvalidGraphError as error:
+                    raise InvalidGraphError(f"{self}: {error}") from None
+            self.__dict__[field] = value
         else:
             raise AttributeError(f"cannot set {field!r} of a tensor")
 
@@ -200,8 +208,23 @@ class Tensor:
         self.is_pass_by_value = value
         return self
 
+    def set_ragged_offset(self, value: Tensor | None) -> Tensor:
+        """Set the tensor of offsets at which the rows of axis 0 start."""
+        self.ragged_offset = value
+        return self
+
+    def set_ragged_offset_multiplier(self, value: int) -> Tensor:
+        """Set how many elements a ragged offset counts."""
+        self.ragged_offset_multiplier = value
+        return self
+
+    def set_reordering_type(self, value: Any) -> Tensor:
+        """Say how the elements are permuted in memory."""
+        self.reordering_type = value
+        return self
+
     def set_alignment_value(self, value: int) -> Tensor:
-        """Promise an alignment in bytes."""
+        """Promise an alignment in bytes (of ``first_token_offset``: of the values)."""
         self.alignment_value = value
         return self
 
@@ -224,8 +247,30 @@ class Tensor:
     def get_is_virtual(self) -> bool:
         return self.is_virtual
 
+    def get_is_pass_by_value(self) -> bool:
+        return self.is_pass_by_value
+
+    def get_reordering_type(self) -> tensor_reordering:
+        return self.reordering_type
+
+    def get_ragged_offset_multiplier(self) -> int:
+        return self.ragged_offset_multiplier
+
+
+tensor = Tensor  # the name in annotations of programs
+
+
+def forget(tensor: Tensor) -> None:
+    """Empty what inference filled in: what the caller did not set."""
+    state = tensor.__dict__
+    if not tensor.data_type_assigned:
+        state["data_type"] = None
+    if not tensor.dim_assigned:
+        state["dim"] = ()
+    if not tensor.stride_assigned:
+        state["stride"] = ()
+
 
 def fill(tensor: Tensor, **fields: Any) -> None:
     """Write fields past the freeze check; for the graph package itself."""
-    for field, value in fields.items():
-        object.__setattr__(tensor, field, value)
+    tensor.__dict__.update(fields)

@@ -1,71 +1,80 @@
-"""What every op computes: one numpy float64 function per row of the op table.
-
-A function takes the operands in port order, then the attributes by name with their defaults filled
-in.
-"""
+"""Which function computes each op: the rows of every kind's table."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
+from cudnn_aot.compiler.reference import (
+    attention,
+    attention_backward,
+    attention_fp8,
+    batchnorm,
+    convolution,
+    linear_attention,
+    linear_attention_backward,
+    mamba2,
+    matmul,
+    moe,
+    norms,
+    pointwise,
+    quantize,
+    reductions,
+    rope,
+    shapes,
+)
+from cudnn_aot.compiler.reference.call import Array, Call, Declared, Reference
 from cudnn_aot.errors import InvalidGraphError
 
-Array: TypeAlias = np.ndarray[Any, Any]
+_KINDS = (
+    matmul,
+    pointwise,
+    norms,
+    batchnorm,
+    reductions,
+    quantize,
+    moe,
+    convolution,
+    shapes,
+    rope,
+    attention,
+    attention_backward,
+    attention_fp8,
+    linear_attention,
+    linear_attention_backward,
+    mamba2,
+)
 
-_BLOCK_BYTES = 64 << 20  # of B in float64 at a time: a weight matrix may have hundreds of megabytes
-
-_erfc = np.frompyfunc(math.erfc, 1, 1)
-
-
-def _matmul(a: Array, b: Array, padding: float) -> Array:
-    if padding:
-        raise InvalidGraphError(f"the reference has no matmul with padding {padding}, want 0")
-    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    out = np.empty((*batch, a.shape[-2], b.shape[-1]))
-    a = a.astype(np.float64)
-    rows = max(1, math.prod(b.shape[:-1]))
-    step = max(1, _BLOCK_BYTES // (8 * rows))
-    for start in range(0, b.shape[-1], step):
-        columns = slice(start, start + step)
-        np.matmul(a, b[..., columns].astype(np.float64), out=out[..., columns])
-    return out
-
-
-def _relu(x: Array, negative_slope: float, lower_clip: float, upper_clip: float | None) -> Array:
-    """Continuous at the lower clip: the slope applies to what lies below it."""
-    y = np.where(x < lower_clip, lower_clip + negative_slope * (x - lower_clip), x)
-    return y if upper_clip is None else np.where(y > upper_clip, upper_clip, y)
-
-
-def _sigmoid(x: Array) -> Array:
-    small = np.exp(-np.abs(x))  # no overflow on either side
-    return np.where(x >= 0, 1 / (1 + small), small / (1 + small))
-
-
-def _gelu(x: Array) -> Array:
-    """``x * Phi(x)`` through erfc, which keeps the digits of the negative tail."""
-    return 0.5 * x * np.asarray(_erfc(x * -math.sqrt(0.5)), np.float64)
-
-
-def _gelu_approx_tanh(x: Array) -> Array:
-    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
-
-
-REFERENCES: dict[str, Callable[..., Array]] = {
-    "matmul": _matmul,
-    "add": np.add,
-    "mul": np.multiply,
-    "bias": np.add,
-    "scale": np.multiply,
-    "identity": np.positive,
-    "relu": _relu,
-    "gelu": _gelu,
-    "gelu_approx_tanh": _gelu_approx_tanh,
-    "swish": lambda x, swish_beta: x * _sigmoid(swish_beta * x),
-    "sigmoid": _sigmoid,
-    "tanh": np.tanh,
+REFERENCES: dict[str, Reference] = {
+    name: reference for kind in _KINDS for name, reference in kind.REFERENCES.items()
 }
+
+
+def compute(call: Call) -> dict[str, Array]:
+    """The wanted outputs of a node, in float64; refuses an op or an output without a reference."""
+    reference = REFERENCES.get(call.op)
+    if reference is None:
+        raise InvalidGraphError(f"op {call.op!r} has no reference")
+    with np.errstate(all="ignore"):
+        results = reference(call)
+    missing = [port for port in call.wanted if port not in results]
+    if missing:
+        raise call.refuse(f"no output {missing[0]} (it gives {', '.join(results)})")
+    return {port: np.asarray(results[port]) for port in (call.wanted or results)}
+
+
+def apply(op: str, inputs: Mapping[str, Any], /, **attrs: Any) -> dict[str, Array]:
+    """Every output of one op on arrays by port, where the inputs alone determine them.
+
+    An attribute ``wanted`` is not the op's: it declares outputs, by port, as a shape or `Declared`.
+    """
+    wanted = {
+        port: given if isinstance(given, Declared) else Declared(tuple(given))
+        for port, given in attrs.pop("wanted", {}).items()
+    }
+    arrays = {port: np.asarray(array) for port, array in inputs.items() if array is not None}
+    call = Call(op, arrays, attrs, wanted)
+    with np.errstate(all="ignore"):
+        return dict(REFERENCES[op](call))

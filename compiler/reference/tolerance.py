@@ -4,17 +4,21 @@ For operands such as `random_operands` makes, where results are of order one:
 
 - the last rounding: reference and kernel may round a value near the middle of two neighbours apart,
   one step of the data type, which `relative` allows;
-- fp32 accumulation of K products in another order, with a tensor core that truncates: an error that
-  grows as sqrt(K) steps of fp32, which `absolute` allows with a factor for the epilogue's slope;
+- fp32 accumulation of K terms in another order, with a tensor core that truncates: an error that
+  grows as sqrt(K) steps of fp32, which `absolute` allows with a factor for the epilogue's slope
+  (`terms` has the K of every op that sums; what an 8-bit attention rounds inside is not allowed for
+  here);
 - a port inside the graph that is narrower than fp32: one step of that type at magnitude 4, which
   cancellation may leave standing, so it adds to `absolute`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import fnmatch
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -56,9 +60,52 @@ def step(dtype: data_type) -> float:
 
 
 def tolerance(dtype: data_type, k: int) -> Tolerance:
-    """Tolerance of an output of `dtype` behind a matmul over `k` products."""
+    """Tolerance of an output of `dtype` behind sums of `k` terms."""
     relative = max(step(dtype), 4 * step(data_type.FLOAT))
     return Tolerance(relative, _ACCUMULATION * max(k, 1) ** 0.5)
+
+
+_Dims: TypeAlias = Mapping[str, tuple[int, ...]]
+
+
+def _whole(dims: _Dims, port: str, kept: str) -> int:
+    """How many elements of `port` there are to one of `kept`."""
+    return math.prod(dims[port]) // max(math.prod(dims[kept]), 1)
+
+
+# Op names, as patterns, to the length of the longest sum behind one value of a result.
+_TERMS: tuple[tuple[str, Callable[[_Dims], int]], ...] = (
+    ("matmul", lambda dims: dims["A"][-1]),
+    ("reduction", lambda dims: _whole(dims, "input", "OUT_0")),
+    ("genstats", lambda dims: _whole(dims, "input", "SUM")),
+    ("batchnorm_inference", lambda dims: 1),
+    ("batchnorm*", lambda dims: math.prod(dims["input"]) // max(dims["input"][1], 1)),
+    ("*norm*", lambda dims: math.prod(dims["input"][1:])),
+    ("moe_grouped_matmul", lambda dims: dims["token"][-1]),
+    ("moe_grouped_matmul_bwd", lambda dims: dims["token"][-2]),
+    ("conv_fprop", lambda dims: math.prod(dims["weight"][1:])),
+    ("conv_dgrad", lambda dims: dims["filter"][0] * math.prod(dims["filter"][2:])),
+    ("conv_wgrad", lambda dims: dims["loss"][0] * math.prod(dims["loss"][2:])),
+    ("sdpa*", lambda dims: dims["q"][-1] + max(dims["q"][-2], dims["k"][-2])),
+    ("gdn*", lambda dims: dims["k"][0] + dims["k"][-1]),
+    ("kda*", lambda dims: dims["k"][0] + dims["k"][-1]),
+    ("gdp*", lambda dims: math.prod(dims["k"][:-2]) + dims["k"][-1]),
+    ("mamba2*", lambda dims: dims["k"][0] + dims["k"][-1]),
+)
+
+
+def terms(node: Node, symbols: Mapping[str, int]) -> int:
+    """How many terms the longest sum of a node has; 0 for an op that does not sum."""
+    for pattern, count in _TERMS:
+        if fnmatch.fnmatchcase(node.op, pattern):
+            ports = {**node.inputs, **node.outputs}
+            return count(
+                {
+                    port: tuple(evaluate(extent, symbols) for extent in tensor.dim)
+                    for port, tensor in ports.items()
+                }
+            )
+    return 0
 
 
 def tolerances(graph: Graph, symbols: Mapping[str, int] | None = None) -> dict[int, Tolerance]:
@@ -68,11 +115,7 @@ def tolerances(graph: Graph, symbols: Mapping[str, int] | None = None) -> dict[i
     for output in graph.outputs():
         assert output.data_type is not None
         nodes = _upstream(graph, output)
-        k = sum(
-            evaluate(node.inputs["A"].dim[-1], symbols or {})
-            for node in nodes
-            if node.op == "matmul"
-        )
+        k = sum(terms(node, symbols or {}) for node in nodes)
         base = tolerance(output.data_type, k)
         inner = [
             step(tensor.data_type)

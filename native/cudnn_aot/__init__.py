@@ -10,29 +10,49 @@ from typing import Any
 
 __version__ = "0.1.0"
 
+_GRAPH = "cudnn_aot.compiler.graph"
 _HOME = {
-    "pygraph": "cudnn_aot.compiler.graph.graph",
-    "Symbol": "cudnn_aot.compiler.graph.extents",
-    "data_type": "cudnn_aot.compiler.graph.enums",
-    "scalar_type": "cudnn_aot.compiler.graph.enums",
-    "heur_mode": "cudnn_aot.compiler.graph.enums",
-    "build_plan_policy": "cudnn_aot.compiler.graph.enums",
-    "tensor_reordering": "cudnn_aot.compiler.graph.enums",
-    "cudnnGraphNotSupportedError": "cudnn_aot.errors",
-    "load_graphs": "cudnn_aot.compiler.formats.load",
-    "dumps": "cudnn_aot.compiler.formats.graph_json",
-    "loads": "cudnn_aot.compiler.formats.graph_json",
+    name: module
+    for module, names in {
+        f"{_GRAPH}.graph": "pygraph GraphContext",
+        f"{_GRAPH}.wrapper": "Graph",
+        f"{_GRAPH}.decorators": "graph jit graph_cache",
+        f"{_GRAPH}.tensor": "Tensor tensor",
+        f"{_GRAPH}.node": "Node",
+        f"{_GRAPH}.extents": "Symbol",
+        f"{_GRAPH}.version": "backend_version backend_version_string",
+        f"{_GRAPH}.enums": """
+            attention_implementation behavior_note build_plan_policy convolution_mode
+            cuda_graph_retention data_type diagonal_alignment heur_mode moe_grouped_matmul_mode
+            norm_forward_phase numerical_note reduction_mode reshape_mode scalar_type
+            tensor_reordering""",
+        "cudnn_aot.compiler.planning.knobs": """
+            knob_type FRONTEND_KNOB_TYPE_BASE is_frontend_knob_type""",
+        "cudnn_aot.errors": "cudnnGraphNotSupportedError",
+        "cudnn_aot.handles": """
+            Handle handle create_handle destroy_handle get_stream set_stream""",
+        "cudnn_aot.compiler.recorder.session": "record",
+        "cudnn_aot.compiler.formats.load": "load_graphs",
+        "cudnn_aot.compiler.formats.graph_json": "dumps loads",
+    }.items()
+    for name in names.split()
+}
+_MODULES = {
+    "datatypes": "cudnn_aot.datatypes",
+    "wrapper": "cudnn_aot.compiler.graph.wrapper",
 }
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOME.get(name)
-    if home is None:
+    if name in _MODULES:
+        value: Any = importlib.import_module(_MODULES[name])
+    elif name in _HOME:
+        value = getattr(importlib.import_module(_HOME[name]), name)
+    else:
         raise AttributeError(f"module 'cudnn_aot' has no attribute {name!r}")
-    value = getattr(importlib.import_module(home), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOME])
+    return sorted({*globals(), *_HOME, *_MODULES})

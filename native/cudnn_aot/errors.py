@@ -22,7 +22,16 @@ class UsageError(Error):
 
 
 class InvalidGraphError(Error, ValueError):
-    """A graph or graph file breaks a rule of the format or of an op."""
+    """A graph or graph file breaks a rule of the format or of an op.
+
+    What a file holds may be in the message, and of any length: it is cut.
+    """
+
+    MAX_LENGTH = 1500
+
+    def __init__(self, message: str = "") -> None:
+        cut = self.MAX_LENGTH
+        super().__init__(message if len(message) <= cut else f"{message[:cut]}... (cut)")
 
 
 class FrozenGraphError(Error, RuntimeError):

@@ -15,6 +15,11 @@ ALLOWED = {
     "cudnn_aot.errors": (),
     "cudnn_aot.compiler.graph": ("cudnn_aot.errors",),
     "cudnn_aot.compiler.formats": ("cudnn_aot.errors", "cudnn_aot.compiler.graph"),
+    "cudnn_aot.compiler.recorder": (
+        "cudnn_aot.errors",
+        "cudnn_aot.compiler.graph",
+        "cudnn_aot.compiler.formats",
+    ),
     "cudnn_aot.compiler.reference": ("cudnn_aot.errors", "cudnn_aot.compiler.graph"),
     "cudnn_aot.compiler.target": ("cudnn_aot.errors",),
     "cudnn_aot.compiler.planning": (

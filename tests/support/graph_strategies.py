@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from cudnn_aot.compiler.graph.enums import data_type
 from cudnn_aot.compiler.graph.graph import Graph
-from cudnn_aot.compiler.graph.ops import OPS, Op
+from cudnn_aot.compiler.graph.op import Op
+from cudnn_aot.compiler.graph.ops.table import OPS
 
 POINTWISE = [row for row in OPS.values() if row.is_pointwise]
 ATTRS = {
@@ -14,6 +15,7 @@ ATTRS = {
     "lower_clip": st.sampled_from([-0.5, 0.0]),
     "upper_clip": st.sampled_from([None, 1.0]),
     "swish_beta": st.sampled_from([1.0, 1.5]),
+    "axis": st.sampled_from([0, 1]),
 }
 
 

@@ -202,14 +202,14 @@ def check_no_io_type():
 
 
 def check_no_intermediate_type():
-    graph = new_graph(intermediate=None)
-    graph.relu(gemm(graph)).set_output(True)
+    graph = new_graph(io=None, intermediate=None)
+    graph.relu(graph.relu(graph.tensor([4], data_type="HALF"))).set_output(True)
     return graph
 
 
 def check_no_compute_type():
-    graph = new_graph(compute=None)
-    gemm(graph).set_output(True)
+    graph = new_graph(io=None, compute=None)
+    graph.relu(graph.tensor([4], data_type="HALF"), name="r").set_output(True)
     return graph
 
 
@@ -244,7 +244,7 @@ CASES = [
     (check_rank_9, "got rank 9, want 1 to 8"),
     (check_no_io_type, r"tensor 'A' \(uid 1\) has no data_type: set it, or .*io_data_type"),
     (check_no_intermediate_type, "or the graph's intermediate_data_type"),
-    (check_no_compute_type, r"node 'mm' \(matmul\) has no compute_data_type"),
+    (check_no_compute_type, r"node 'r' \(relu\) has no compute_data_type"),
 ]  # fmt: skip
 
 
@@ -270,6 +270,15 @@ def test_zero_extents_and_broadcast_inputs_are_legal():
     graph = new_graph()
     gemm(graph, a=(2, 4, 8), a_stride=(0, 8, 1)).set_output(True)
     graph.validate()
+
+
+def test_the_io_type_is_the_others_too_unless_they_are_given():
+    graph = new_graph(intermediate=None, compute=None)
+    graph.relu(gemm(graph)).set_output(True)
+    graph.validate()
+    assert graph.context.intermediate_data_type is data_type.HALF
+    assert {tensor.data_type for tensor in graph.tensors.values()} == {data_type.HALF}
+    assert [node.compute_data_type for node in graph.nodes] == [data_type.HALF] * 2
 
 
 def test_types_set_on_a_tensor_win():

@@ -103,7 +103,7 @@ def test_refusals():
     padded = Graph("", BF16, FP32, FP32)
     x = padded.tensor([4, 4])
     padded.matmul(x, x, padding=1.0).set_output(True)
-    with pytest.raises(InvalidGraphError, match="no matmul with padding 1.0"):
+    with pytest.raises(InvalidGraphError, match="reference of matmul: padding: got 1.0, want 0"):
         execute(padded, random_operands(padded))
 
 
@@ -142,6 +142,29 @@ def test_error_counts_units_of_the_tolerance_and_catches_poison():
     for got, want in (([np.nan], [1.0]), ([1.0], [np.nan]), ([np.inf], [1.0]), ([0.0, 0.0], [0.0])):
         assert allowed.error(got, want) == np.inf
     assert allowed.error([], []) == 0.0
+
+
+def test_sums_of_every_kind_count() -> None:
+    def allowed(build) -> float:
+        graph = Graph("", FP32, FP32, FP32)
+        y = build(graph)
+        y.set_output(True)
+        return tolerances(graph)[y.uid].absolute / tolerance(FP32, 1).absolute
+
+    def conv(graph: Graph):
+        return graph.conv_fprop(graph.tensor([2, 4, 8, 8]), graph.tensor([6, 4, 3, 3]))
+
+    def attention(graph: Graph):
+        q, k = graph.tensor([1, 2, 8, 64]), graph.tensor([1, 2, 192, 64])
+        return graph.sdpa(q=q, k=k, v=k)[0]
+
+    def total(graph: Graph):
+        return graph.reduction(graph.tensor([5, 100]), mode="ADD", out_dims=[5, 1])
+
+    assert allowed(conv) == pytest.approx(6.0)
+    assert allowed(attention) == pytest.approx(16.0)
+    assert allowed(total) == pytest.approx(10.0)
+    assert allowed(lambda graph: graph.tanh(graph.tensor([4]))) == pytest.approx(1.0)
 
 
 def test_a_narrow_port_inside_widens_the_tolerance_of_what_follows():

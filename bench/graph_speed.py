@@ -1,0 +1,125 @@
+"""How long graphs take: reading and validating a file of 200 nodes, and the first graph of a process.
+
+    python bench/graph_speed.py [--repeat 30] [--profile]
+
+Prints medians of processor time of the process (user and system), which other processes on the
+machine disturb less than the clock, and the clock's. A fresh interpreter's own start, without the
+package, is printed beside the time of the import and of the first graph, and not subtracted.
+"""  # noqa: E501
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import os
+import pstats
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import cudnn_aot
+from cudnn_aot.compiler.graph.graph import Graph
+
+BLOCKS = 20  # of ten nodes each
+
+FIRST_GRAPH = """
+import cudnn_aot as cudnn
+dt = cudnn.data_type
+g = cudnn.pygraph(io_data_type=dt.BFLOAT16, intermediate_data_type=dt.FLOAT,
+                  compute_data_type=dt.FLOAT)
+a = g.tensor(name="A", dim=[1, 32, 64], stride=[2048, 64, 1])
+b = g.tensor(name="B", dim=[1, 64, 48], stride=[3072, 48, 1])
+g.matmul(a, b).set_output(True)
+g.validate()
+"""
+PROGRAMS = {
+    "a fresh interpreter that does nothing": "pass",
+    "a fresh interpreter, import cudnn_aot": "import cudnn_aot",
+    "a fresh interpreter, import and a matmul graph": FIRST_GRAPH,
+}
+
+
+def transformer(blocks: int = BLOCKS) -> Graph:
+    """A graph of ten nodes per block: a norm, two products and what stands around them."""
+    g = cudnn_aot.pygraph("blocks", "BFLOAT16", "FLOAT", "FLOAT", symbols={"M": {"max": 8192}})
+    x = g.tensor([1, "M", 512], name="x", uid=1, alignment_value=16)
+    for block in range(blocks):
+
+        def weight(name: str, *dim: int, block: int = block) -> object:
+            return g.tensor(list(dim), name=f"{name}.{block}", alignment_value=16)
+
+        epsilon = g.tensor_scalar(1e-5)
+        y, _ = g.rmsnorm(x, weight("norm", 1, 1, 512), None, epsilon, "INFERENCE")
+        up = g.bias(g.matmul(y, weight("up", 1, 512, 1024)), weight("up_bias", 1, 1, 1024))
+        gate = g.swish(g.matmul(y, weight("gate", 1, 512, 1024)), swish_beta=1.0)
+        down = g.matmul(g.mul(up, gate), weight("down", 1, 1024, 512))
+        x = g.relu(g.add(g.scale(down, g.tensor_scalar(0.5)), x), upper_clip=6.0)
+    x.set_output(True)
+    g.validate()
+    return g
+
+
+def median_ms(work: Callable[[], object], repeat: int) -> tuple[float, float]:
+    """Medians of processor and clock time in milliseconds, after one call to warm up."""
+    work()
+    used, passed = [], []
+    for _ in range(repeat):
+        clock, cpu = time.perf_counter(), time.process_time()
+        work()
+        used.append(time.process_time() - cpu)
+        passed.append(time.perf_counter() - clock)
+    return statistics.median(used) * 1e3, statistics.median(passed) * 1e3
+
+
+def process_ms(program: str, repeat: int) -> tuple[float, float]:
+    """The same of a program in an interpreter of its own, from start to end."""
+    used, passed = [], []
+    for _ in range(repeat):
+        before, clock = os.times(), time.perf_counter()
+        subprocess.run([sys.executable, "-c", program], check=True)
+        after = os.times()
+        passed.append(time.perf_counter() - clock)
+        used.append(
+            after.children_user
+            + after.children_system
+            - before.children_user
+            - before.children_system
+        )
+    return statistics.median(used) * 1e3, statistics.median(passed) * 1e3
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--repeat", type=int, default=30)
+    parser.add_argument("--profile", action="store_true", help="profile reading the file instead")
+    options = parser.parse_args()
+    graph = transformer()
+    text = cudnn_aot.dumps(graph)
+    assert len(graph.nodes) == 200 and cudnn_aot.loads(text).key() == graph.key()
+    if options.profile:
+        profile = cProfile.Profile()
+        profile.enable()
+        for _ in range(options.repeat):
+            cudnn_aot.loads(text)
+        profile.disable()
+        pstats.Stats(profile).sort_stats("tottime").print_stats(25)
+        return
+    size = f"{len(graph.nodes)} nodes, {len(graph.tensors)} tensors, {len(text) // 1024} KiB"
+    rows = {
+        f"read and validate a file ({size})": median_ms(
+            lambda: cudnn_aot.loads(text), options.repeat
+        ),
+        "write it": median_ms(lambda: cudnn_aot.dumps(graph), options.repeat),
+        "build the same with its methods": median_ms(transformer, options.repeat),
+    }
+    for name, program in PROGRAMS.items():
+        rows[name] = process_ms(program, options.repeat)
+    print(f"{'median of ' + str(options.repeat):60} {'processor':>10} {'clock':>10}")
+    for name, (used, passed) in rows.items():
+        print(f"{name:60} {used:7.1f} ms {passed:7.1f} ms")
+
+
+if __name__ == "__main__":
+    main()

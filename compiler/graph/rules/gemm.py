@@ -1,0 +1,14 @@
+"""Rules of matmul; that K agrees and batches broadcast is part of its shape rule."""
+
+from __future__ import annotations
+
+from cudnn_aot.compiler.graph.op import NodeView, Refusal, Rule, unsupported
+
+
+def same_rank(view: NodeView) -> Refusal | None:
+    """A and B have the same number of axes"""
+    a, b = len(view.dim("A")), len(view.dim("B"))
+    return unsupported("B", f"rank {b}", f"{a}, as A") if a != b else None
+
+
+MATMUL: tuple[Rule, ...] = (same_rank,)

@@ -1,0 +1,16 @@
+"""Rules of pointwise ops; that inputs broadcast to the result is part of their shape rule."""
+
+from __future__ import annotations
+
+from cudnn_aot.compiler.graph.op import NodeView, Refusal, Rule
+
+
+def index_axis(view: NodeView) -> Refusal | None:
+    """axis is one of the input's"""
+    axis, rank = view.attr("axis"), len(view.dim("input"))
+    if not 0 <= axis < rank:
+        return Refusal(f"attribute axis: got {axis}, want 0 to {rank - 1}, an axis of the input")
+    return None
+
+
+GEN_INDEX: tuple[Rule, ...] = (index_axis,)

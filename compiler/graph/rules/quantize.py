@@ -1,0 +1,47 @@
+"""Rules of block scaling."""
+
+from __future__ import annotations
+
+from cudnn_aot.compiler.graph.extents import mul
+from cudnn_aot.compiler.graph.op import NodeView, Refusal, Rule, wrong
+from cudnn_aot.compiler.graph.rules.domain import may_be_at_most
+from cudnn_aot.compiler.graph.rules.tables import INTEGERS, types
+
+
+def block_sizes(view: NodeView) -> Refusal | None:
+    """block_size has a positive number for each of the last axes"""
+    sizes, rank = view.attr("block_size"), len(view.dim("input"))
+    if not 1 <= len(sizes) <= rank or min(sizes) < 1:
+        return Refusal(
+            f"attribute block_size: got {list(sizes)}, want 1 to {rank} numbers of at least 1"
+        )
+    return None
+
+
+def stays_inside(view: NodeView) -> Refusal | None:
+    """OUT_0 is virtual: a dequantized tensor is an operand of the graph's own nodes"""
+    if not view.outputs["OUT_0"].is_virtual:
+        return wrong("OUT_0", "an output of the graph", "a virtual tensor")
+    return None
+
+
+def enough_scales(view: NodeView) -> Refusal | None:
+    """descale has the input's rank and on each axis 1, or at least a scale for each block"""
+    dim, scales, sizes = view.dim("input"), view.dim("descale"), view.attr("block_size")
+    if len(scales) != len(dim):
+        return wrong("descale", f"rank {len(scales)}", f"{len(dim)}, as input")
+    blocks = (1,) * (len(dim) - len(sizes)) + sizes
+    for axis, (extent, count, size) in enumerate(zip(dim, scales, blocks, strict=True)):
+        if count != 1 and not may_be_at_most(view, extent, mul(count, size)):
+            return wrong(
+                "descale",
+                f"{count} scales on axis {axis}",
+                f"at least one for each {size} of the input's {extent}, or 1",
+            )
+    return None
+
+
+_GROUPS = types("group_offset", allowed=INTEGERS)
+
+BLOCK_SCALE_DEQUANTIZE: tuple[Rule, ...] = (block_sizes, stays_inside, enough_scales)
+BLOCK_SCALE_QUANTIZE: tuple[Rule, ...] = (_GROUPS,)

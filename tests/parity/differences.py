@@ -1,0 +1,132 @@
+"""Every way in which this package differs from the cuDNN frontend, with its reason.
+
+A row is a pattern (as of shell globs) of what `compare` says, and the reason. A difference that no
+row matches fails the tests, and so does a row that matches none. docs/parity.md is made from here.
+"""
+
+DIFFERENCES: tuple[tuple[str, str, str], ...] = (
+    (
+        "Planning and running",
+        "graph: {build*,check_support,create_execution_plan*,plans,select_*,selected_engine,"
+        "backend_plan_entries,deselect_*,get_*plan*,get_engine_and_knobs_at_index,"
+        "get_behavior_notes*,get_workspace_size*,get_cuda_graph_retention}: absent",
+        "plans are made by `cudnn-aot build` for a named target, in another process",
+    ),
+    (
+        "Planning and running",
+        "graph: {execute*,serialize,deserialize,*_cuda_graph}: absent",
+        "a plan is executed, and a store is what is serialised; files of graphs are read by "
+        "`load_graphs`",
+    ),
+    (
+        "Planning and running",
+        "module: {create_device_properties,DeviceInfo,create_kernel_cache,knob}: absent",
+        "a graph is built for a target by name, with no device, handle or cache of kernels at "
+        "hand; `pygraph` takes these arguments and ignores them",
+    ),
+    (
+        "Planning and running",
+        "module: {get_last_error_string,sdpa_capabilities}: absent",
+        "they ask the compiled cuDNN, which is not loaded; an error's text is in the exception",
+    ),
+    (
+        "Kernels",
+        "kernel: *: absent",
+        "functions and modules that launch kernels of the frontend's own; they build no graph",
+    ),
+    (
+        "Kernels",
+        "module: {*causal_conv1d_*,gnn_*,frost,engines,sdpa}: absent",
+        "the same, compiled into the frontend",
+    ),
+    (
+        "Inner parts",
+        "module: {graph_types,nodes,NodeType}: absent",
+        "modules of the frontend's graph, and its numbers of node types; `node.op` is the "
+        "method's name, `inspect()` gives the type's",
+    ),
+    (
+        "Inner parts",
+        "module: {is_windows,load_cudnn,module_name,symbol_name,symbols_to_import}: absent",
+        "left over from how the frontend loads its compiled part",
+    ),
+    (
+        "Inner parts",
+        "tensor: {owner,validate}: absent",
+        "a tensor is checked with its graph, by `validate` of the graph",
+    ),
+    (
+        "Arguments",
+        "call: __init__.name: *",
+        "a graph without a name takes that of its file",
+    ),
+    (
+        "Arguments",
+        "call: __init__.symbols: only here",
+        "the ranges of symbolic extents, which the frontend does not have",
+    ),
+    (
+        "Arguments",
+        "call: tensor_scalar.scalar_type: required, here default 'RUNTIME_PARAM'",
+        "leniency",
+    ),
+    (
+        "Arguments",
+        "op: {batchnorm.in_running_*,batchnorm.momentum,rmsnorm_backward.has_dbias,"
+        "sdpa_mxfp8.generate_stats}: required, here default *",
+        "the compiled method wants them, the frontend's Python builder lets them be left out with "
+        "this meaning, and so do we",
+    ),
+    (
+        "Arguments",
+        "op: {sdpa,sdpa_fp8}.is_inference: default None, here default True",
+        "what None means to the frontend: no statistics",
+    ),
+    (
+        "Arguments",
+        "op: sdpa_mxfp8.is_inference: only here",
+        "the frontend's Python builder takes it, and decides by it whether Stats exists",
+    ),
+    (
+        "Arguments",
+        "op: slice.slices: default None, here required",
+        "a slice of nothing is no slice",
+    ),
+    (
+        "Arguments",
+        "answer: *: raises None, here TypeError",
+        "a keyword that the op does not have is refused when it is given; the frontend's attention "
+        "builders take any, and fail when the graph is planned",
+    ),
+    (
+        "Inference",
+        "answer: *: built: extents are known only here",
+        "an op's result has its extents at once where the operands have theirs; the frontend's "
+        "matmul and pointwise ops infer them in `validate`",
+    ),
+    (
+        "Inference",
+        "answer: {concatenate,sdpa_mxfp8_backward}: validated: extents are known only here",
+        "the frontend's Python graph leaves them to cuDNN",
+    ),
+    (
+        "Inference",
+        "answer: conv_*: *: stride differs",
+        "channels last, as cuDNN gives the results of convolutions; the frontend's Python graph "
+        "has provisional row-major strides until it is lowered",
+    ),
+    (
+        "Inference",
+        "answer: {concatenate,reshape}: node has compute_data_type FLOAT, here None",
+        "they do no arithmetic; their builders take the argument and ignore it",
+    ),
+)
+
+
+def patterns(text: str) -> list[str]:
+    """The globs of a row: its only ``{a,b}`` group written out."""
+    head, brace, rest = text.partition("{")
+    if not brace:
+        return [text]
+    inner, _, tail = rest.partition("}")
+    return [f"{head}{each}{tail}" for each in inner.split(",")]

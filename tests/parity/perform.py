@@ -1,0 +1,110 @@
+"""Builds graphs through the public names of a module, the cuDNN frontend's or ours.
+
+Runs in a process that has the frontend's wheel, as ``python perform.py < calls.json``, and in the
+tests with our package: one program, so what differs is the library. Imports nothing of ours.
+
+A call is ``{"op", "tensors": [{dim, stride, data_type}], "args", "kwargs", "virtual"}``. A value
+among the arguments is plain, ``{"$tensor": index}``, ``{"$enum": [type, member]}``,
+``{"$slice": [start, stop, step]}`` or a list of values.
+"""
+
+import json
+import sys
+from typing import Any
+
+
+def value_of(module: Any, tensors: list[Any], value: Any) -> Any:
+    if isinstance(value, list):
+        return [value_of(module, tensors, item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    ((kind, inner),) = value.items()
+    if kind == "$tensor":
+        return tensors[inner]
+    if kind == "$slice":
+        return slice(*inner)
+    if kind == "$tuple":
+        return tuple(value_of(module, tensors, item) for item in inner)
+    return getattr(enum_of(module, inner[0]), inner[1])
+
+
+def enum_of(module: Any, name: str) -> Any:
+    """An enum of the module, also one that the frontend keeps in its compiled part."""
+    found = getattr(module, name, None)
+    return found if found is not None else getattr(module._pybind_module, name)
+
+
+def described(tensor: Any) -> dict[str, Any] | None:
+    if tensor is None:
+        return None
+    dtype = tensor.get_data_type()
+    return {
+        "name": tensor.get_name(),
+        "dim": [int(extent) for extent in tensor.get_dim()],
+        "stride": [int(step) for step in tensor.get_stride()],
+        "data_type": None if dtype is None or dtype.name == "NOT_SET" else dtype.name,
+        "is_virtual": tensor.get_is_virtual(),
+    }
+
+
+def perform(module: Any, call: dict[str, Any]) -> dict[str, Any]:
+    """What a call returns at once, and what its results are once the graph is validated."""
+    types = module.data_type
+    graph = module.pygraph(
+        io_data_type=types.HALF,
+        intermediate_data_type=types.FLOAT,
+        compute_data_type=types.FLOAT,
+    )
+    tensors = [
+        graph.tensor(
+            dim=each["dim"],
+            stride=each["stride"],
+            data_type=getattr(types, each["data_type"]) if each["data_type"] else None,
+            name=each["name"],
+        )
+        for each in call["tensors"]
+    ]
+    args = [value_of(module, tensors, value) for value in call["args"]]
+    kwargs = {name: value_of(module, tensors, value) for name, value in call["kwargs"].items()}
+    try:
+        returned = getattr(graph, call["op"])(*args, **kwargs)
+    except Exception as error:
+        return {"error": type(error).__name__, "text": str(error)}
+    results = returned if isinstance(returned, list) else [returned]
+    answer: dict[str, Any] = {
+        "is_list": isinstance(returned, list),
+        "built": [described(tensor) for tensor in results],
+    }
+    reader = None
+    for index, tensor in enumerate(results):
+        if tensor is not None and not (call["virtual"] and index == 0):
+            tensor.set_output(True)
+        elif tensor is not None:
+            reader = graph.identity(tensor).set_output(True)
+    try:
+        graph.validate()
+    except Exception as error:  # the frontend's goes on to lower the graph, which wants a driver
+        answer["refused"] = f"{type(error).__name__}: {error}"
+    answer["validated"] = [described(tensor) for tensor in [*results, reader]]
+    answer["node"] = node_of(graph)
+    return answer
+
+
+def node_of(graph: Any) -> dict[str, Any]:
+    node = graph.nodes[0]
+    dtype = node.compute_data_type
+    return {
+        "name": node.name,
+        "inputs": {port: tensor.get_name() for port, tensor in node.inputs.items()},
+        "outputs": {port: tensor.get_name() for port, tensor in node.outputs.items()},
+        "compute_data_type": None if dtype is None else dtype.name,
+    }
+
+
+if __name__ == "__main__":
+    import cudnn
+    from surface import surface
+
+    asked = json.load(sys.stdin)
+    answers = [perform(cudnn, call) for call in asked]
+    json.dump({"surface": surface(cudnn), "answers": answers}, sys.stdout)
