@@ -328,6 +328,9 @@ def test_a_graph_file_that_is_none(tmp_path: Path, store_copy: Path) -> None:
     for path in (tmp_path / "pipe.json", Path("/dev/null")):
         done = run_cli("build", path, "--target", "cpu", "--store", store_copy)
         assert_one_line_error(done, 1, str(path), "not a regular file")
+    graph = write_graph(tmp_path, linear_graph("g", 64))
+    done = run_cli("build", graph, "--target", tmp_path / "pipe.json", "--store", store_copy)
+    assert_one_line_error(done, 2, "pipe.json", "not a regular file")
 
 
 JSON_FAILURES = {
