@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from differences import along
+from finite_differences import along
 
 from cudnn_aot.compiler.reference import linear_scan
 from cudnn_aot.compiler.reference.call import Call

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from differences import slopes
+from finite_differences import slopes
 
 from cudnn_aot.compiler.reference.ops import apply
 from cudnn_aot.errors import InvalidGraphError

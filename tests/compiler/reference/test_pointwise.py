@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from differences import slopes
+from finite_differences import slopes
 
 from cudnn_aot.compiler.reference.call import Call
 from cudnn_aot.compiler.reference.ops import apply
