@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from cudnn_aot.cli.options import json_option, print_json
+from cudnn_aot.cli.options import json_option
+from cudnn_aot.cli.output import complain, print_json, say
 from cudnn_aot.cli.table import format_table, plural
 from cudnn_aot.compiler.build.sources import failure_line
 from cudnn_aot.compiler.formats import graph_json
@@ -71,11 +72,11 @@ def convert(files: tuple[str, ...], folder: str | None, schema: bool, as_json: b
     for result in results:
         if result.reason:
             word = "declined" if result.status == "declined" else "error"
-            click.echo(f"{word}: {result.reason}", err=True)
+            complain(f"{word}: {result.reason}")
     if as_json:
         print_json({"folder": str(target), "graphs": [result.to_json() for result in results]})
     else:
-        click.echo(_report(results, target))
+        say(*_report(results, target))
     statuses = {result.status for result in results}
     return 1 if "failed" in statuses else 3 if "declined" in statuses else 0
 
@@ -134,7 +135,7 @@ def _publish(path: Path, text: str) -> None:
         raise
 
 
-def _report(results: list[_Result], folder: Path) -> str:
+def _report(results: list[_Result], folder: Path) -> list[str]:
     converted = [result for result in results if result.graph is not None]
     rows = [
         (
@@ -152,4 +153,4 @@ def _report(results: list[_Result], folder: Path) -> str:
     summary = f"{plural(len(converted), 'graph')} written to {folder}"
     if left:
         summary += f", {plural(left, 'file')} left out"
-    return f"{table}\n\n{summary}" if table else summary
+    return [*table, "", summary] if table else [summary]

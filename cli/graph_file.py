@@ -3,9 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-import click
-
-from cudnn_aot.cli.options import print_json
+from cudnn_aot.cli.output import print_json, say
 from cudnn_aot.cli.table import format_table, plural
 from cudnn_aot.compiler.formats import drawing, graph_json
 from cudnn_aot.compiler.formats.load import load_graphs
@@ -22,11 +20,13 @@ def show_graph_file(path: str, *, as_json: bool, as_mermaid: bool, svg: str | No
     if svg is not None:
         _draw(graphs, Path(svg))
     elif as_mermaid:
-        click.echo("\n".join(drawing.mermaid(graph) for graph in graphs), nl=False)
+        for graph in graphs:
+            say(*drawing.mermaid(graph).splitlines())
     elif as_json:
         print_json({"file": path, "graphs": [_document(graph) for graph in graphs]})
     else:
-        click.echo("\n\n".join(describe(graph) for graph in graphs))
+        for number, graph in enumerate(graphs):
+            say(*([""] if number else []), *describe(graph))
     return 0
 
 
@@ -37,7 +37,7 @@ def _draw(graphs: list[Graph], target: Path) -> None:
         target.write_text(drawing.svg(graphs[0]), encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{target}: cannot write the drawing: {error.strerror}") from None
-    click.echo(f"{target}: {plural(len(graphs[0].nodes), 'node')} drawn")
+    say(f"{target}: {plural(len(graphs[0].nodes), 'node')} drawn")
 
 
 def _document(graph: Graph) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def _document(graph: Graph) -> dict[str, Any]:
     }
 
 
-def describe(graph: Graph) -> str:
+def describe(graph: Graph) -> list[str]:
     """A graph as text: what it is, then its symbols, tensors and nodes."""
     counts = f"{plural(len(graph.nodes), 'node')}, {plural(len(graph.tensors), 'tensor')}"
     lines = [
@@ -91,7 +91,7 @@ def describe(graph: Graph) -> str:
     ]
     columns = ("node", "op", "reads", "writes", "compute", "attributes")
     lines += ["", *_indented(format_table(columns, nodes))]
-    return "\n".join(lines)
+    return lines
 
 
 def _role(graph: Graph, tensor: Tensor) -> str:
@@ -121,5 +121,5 @@ def _ports(ports: Any) -> str:
     return " ".join(f"{port}={tensor.uid}" for port, tensor in ports.items())
 
 
-def _indented(text: str) -> list[str]:
-    return ["  " + line for line in text.splitlines()]
+def _indented(lines: list[str]) -> list[str]:
+    return ["  " + line for line in lines]

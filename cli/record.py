@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from cudnn_aot.cli.options import json_option, print_json
+from cudnn_aot.cli.options import json_option
+from cudnn_aot.cli.output import complain, print_json, say
 from cudnn_aot.cli.table import format_table, plural
 from cudnn_aot.compiler.recorder.collection import (
     Recording,
@@ -85,10 +86,9 @@ def _record_program(command: tuple[str, ...], target: Path, symbolize: bool, as_
         recording = collect(read_spool(spool), symbolize=symbolize)
         write_recording(recording, target)
     except Exception as error:
-        click.echo(
+        complain(
             f"error: {' '.join(str(error).split())}; the records are kept: "
-            f"cudnn-aot record -o {target} --from-spool {spool}",
-            err=True,
+            f"cudnn-aot record -o {target} --from-spool {spool}"
         )
         return code or 1
     shutil.rmtree(spool, ignore_errors=True)
@@ -143,7 +143,7 @@ def _report(recording: Recording, target: Path, as_json: bool, *, to_stderr: boo
     table = format_table(
         ("graph", "symbols", "shapes", "built", "executed"), rows, right="shapes built executed"
     )
-    lines = [table, ""] if table else []
+    lines = [*table, ""] if table else []
     lines += [f"not read: {item.file}: {item.reason}" for item in recording.unread]
     lines += [f"note: {note}" for note in recording.notes]
     lines += _complaints(recording.spool)
@@ -156,7 +156,11 @@ def _report(recording: Recording, target: Path, as_json: bool, *, to_stderr: boo
         processes = len(recording.spool.pids)
         origin = f" from {processes} process{'' if processes == 1 else 'es'}" if to_stderr else ""
         lines.append(f"{count}{origin} written to {target}")
-    click.echo("\n".join(lines), err=to_stderr)
+    if not to_stderr:
+        say(*lines)
+        return
+    for line in lines:
+        complain(line)
 
 
 def _complaints(spool: Spool) -> list[str]:
