@@ -155,21 +155,25 @@ class Value:
 
     def object(self) -> dict[str, Value]:
         """The members of an object, keys in file order."""
+        return {key: Value(item, self, key) for key, item in self._members().items()}
+
+    def _members(self) -> dict[str, Any]:
         raw = self.raw
         if type(raw) is not dict:
             if isinstance(raw, _Twice):
                 self.fail(f"key {raw.duplicate!r} is given twice")
             self.want("an object")
         self._bounded(len(raw))
-        return {key: Value(item, self, key) for key, item in raw.items()}
+        return raw
 
     def fields(self, required: Collection[str], optional: Collection[str] = ()) -> dict[str, Value]:
         """The members of an object that has every required field and no unknown one."""
-        members = self.object()
-        for name in members:
-            if name not in required and name not in optional:
+        members: dict[str, Value] = {}
+        for name, item in self._members().items():
+            if name not in optional and name not in required:
                 known = ", ".join(dict.fromkeys((*required, *optional)))
-                members[name].fail(f"unknown field (known: {known})")
+                self.at(name).fail(f"unknown field (known: {known})")
+            members[name] = Value(item, self, name)
         for name in required:
             if name not in members:
                 self.fail(f"field {name!r} is missing")

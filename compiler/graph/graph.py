@@ -401,13 +401,15 @@ class Graph(metaclass=Builders):
         results: Mapping[str, Tensor],
     ) -> NodeView:
         """Check a new node's attributes and ports; make its outputs unless they are given."""
-        given = spec.given_attrs(attrs)
+        given = spec.given_attrs(attrs) if attrs or spec.required_attrs else {}
         wired = wire_inputs(self, spec, name, inputs, given)
         view = NodeView(self, spec, name, MappingProxyType(wired), {}, MappingProxyType(given))
         ports = spec.existing(view)
         is_made = outputs is None
         written = wire_results(self, spec, name, ports, outputs or results, is_made)
         read = set(map(id, wired.values()))
+        if len(written) > len(set(map(id, written.values()))):
+            raise InvalidGraphError("one tensor is on two of the ports that the node writes")
         for port, tensor in written.items():
             if id(tensor) in self._producers:
                 raise InvalidGraphError(f"port {port}: {tensor} is already produced")

@@ -5,8 +5,11 @@ names below are imported when they are first used, so that a serving process, wh
 `cudnn_aot.runtime` alone, loads no part of the compiler.
 """
 
-import importlib
-from typing import Any
+import sys
+
+TYPE_CHECKING = False  # what `typing` would say, whose loading the serving process need not pay
+if TYPE_CHECKING:
+    from typing import Any
 
 __version__ = "0.1.0"
 
@@ -43,11 +46,16 @@ _MODULES = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def _module(name: str) -> "Any":
+    __import__(name)
+    return sys.modules[name]
+
+
+def __getattr__(name: str) -> "Any":
     if name in _MODULES:
-        value: Any = importlib.import_module(_MODULES[name])
+        value = _module(_MODULES[name])
     elif name in _HOME:
-        value = getattr(importlib.import_module(_HOME[name]), name)
+        value = getattr(_module(_HOME[name]), name)
     else:
         raise AttributeError(f"module 'cudnn_aot' has no attribute {name!r}")
     globals()[name] = value

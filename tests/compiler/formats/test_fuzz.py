@@ -113,6 +113,7 @@ for _ in range(500):
 UNIT = {"uid": 1, "dim": [4]}
 HUGE = 2**62
 TOO_MANY = MAX_ITEMS + 1
+TWICE = {"SUM": 2, "SQ_SUM": 2}
 
 SLOW = [
     (b"[" * MAX_BYTES, "nested deeper than"),
@@ -182,6 +183,11 @@ WRONG = [
     (chain(1, 2, 3, 1), r"\$.nodes\[\d\]: the node depends on its own result"),
     (noded(plan(), inputs={"IN_0": 2}), r"\$.nodes\[0\]: .*already read"),
     (noded(lowered(), inputs={"IN_0": "y"}), r"\$.nodes\[0\]: .*already read"),
+    # Results.
+    (
+        noded(plan(), node_type="GENSTATS", params={}, inputs={"input": 1}, outputs=TWICE),
+        "one tensor is on two of the ports that the node writes",
+    ),
     # uids of no tensor, and tensors of no node.
     (chain(1, 9), r"\$.nodes\[0\].outputs.OUT_0: no tensor has uid 9"),
     (chain(9, 2), r"\$.nodes\[0\].inputs.input: no tensor has uid 9"),
