@@ -8,7 +8,8 @@ namespace cudnn_aot {
 namespace {
 
 constexpr int kMaxDepth = 64;
-constexpr size_t kMaxOperands = 64;  // of an n-ary form, which is a chain: bounds the recursion
+constexpr size_t kMaxNodes = 1 << 16;  // of a table, whose names are replaced where they are used
+constexpr size_t kMaxOperands = 64;    // of an n-ary form, which is a chain: bounds the recursion
 
 struct Form {
   const char* name;
@@ -117,8 +118,16 @@ Expr ExprPool::CompilePredicate(const Reader& source, const Scope& scope) {
   return CompilePredicateAt(source, scope, 0);
 }
 
-Expr ExprPool::CompileAt(const Reader& source, const Scope& scope, int depth) {
+void ExprPool::NeedRoom(const Reader& source, int depth) const {
   if (depth > kMaxDepth) source.Fail("nested deeper than " + std::to_string(kMaxDepth));
+  if (nodes_.size() >= kMaxNodes) {
+    source.Fail("the table's expressions, names replaced, have more than " +
+                std::to_string(kMaxNodes) + " parts");
+  }
+}
+
+Expr ExprPool::CompileAt(const Reader& source, const Scope& scope, int depth) {
+  NeedRoom(source, depth);
   const Value& value = source.value();
   if (value.kind == Value::Kind::kInt) return Add({Op::kConst, -1, -1, -1, value.integer});
   if (value.kind == Value::Kind::kString) return CompileName(source, scope, depth);
@@ -202,7 +211,7 @@ Expr ExprPool::CompileLeaf(const Reader& source, const Scope& scope, const std::
 }
 
 Expr ExprPool::CompilePredicateAt(const Reader& source, const Scope& scope, int depth) {
-  if (depth > kMaxDepth) source.Fail("nested deeper than " + std::to_string(kMaxDepth));
+  NeedRoom(source, depth);
   const Value& value = source.value();
   if (value.kind == Value::Kind::kBool) return Add({Op::kBool, -1, -1, -1, value.boolean});
   if (value.kind != Value::Kind::kList) {

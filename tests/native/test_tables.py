@@ -33,6 +33,10 @@ for _ in range(70):
     DEEP = ["add", DEEP, 1]
 
 
+DOUBLING: Any = {f"x{i:02}": ["add", f"x{i - 1:02}", f"x{i - 1:02}"] for i in range(1, 41)}
+DOUBLING["x00"] = ["mul", "M", 3]
+
+
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [
@@ -75,6 +79,7 @@ for _ in range(70):
         (("branches", "only", "steps", 0, "pattern"), 2**32, "pattern: got 4294967296, want 0 to "),
         (("let",), {"M": 1}, "let.M: a symbol has this name"),
         (("let",), {"x": "y", "y": "x"}, "nested deeper than 64"),
+        (("let",), DOUBLING, "parts"),
         (("let",), {"x": 2**64}, "let.x: got an integer that does not fit int64"),
         (("let",), {"x": {1, 2}}, "let.x: got a set, want null, a boolean"),
     ],
@@ -89,6 +94,27 @@ def test_a_bad_table(place, value, message):
         _native.Plan(bad)
     assert message in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_names_may_be_used_in_any_order():
+    lets = {"a": ["add", "b", 1], "b": ["mul", "c", 2], "c": "M"}
+    for order in ("abc", "cba", "bca"):
+        plan = _native.Plan(
+            table(
+                [X],
+                kernel({"arg": "int", "value": "a"}),
+                symbols={"M": symbol()},
+                let={name: lets[name] for name in order},
+            )
+        )
+        assert plan.resolve({1: 4096}, symbols={"M": 5})["steps"][0]["args"] == [11]
+
+
+def test_a_table_of_many_parts_is_within_bounds():
+    """Far beyond what a recipe needs, and parsed at once."""
+    wide = ["add", *[["mul", "M", i] for i in range(60)]]
+    steps = [kernel({"arg": "int", "value": wide}) for _ in range(250)]
+    _native.Plan(table([X], *steps, symbols={"M": symbol()}))
 
 
 def test_a_missing_field():
