@@ -92,6 +92,14 @@ std::string Describe(DLDataType dtype) {
   }
 }
 
+bool ReadsAs(DLDataType given, DLDataType wanted) {
+  if (given.code == wanted.code && given.bits == wanted.bits && given.lanes == wanted.lanes) {
+    return true;
+  }
+  return (given.code == kDLUInt || given.code == kDLOpaqueHandle) &&
+         BitsOf(given) == BitsOf(wanted);
+}
+
 double RoundTo(const DType& dtype, double value) {
   if (dtype.dl.code == kDLFloat && dtype.dl.bits == 32) return static_cast<float>(value);
   if (dtype.dl.code == kDLFloat && dtype.dl.bits == 16) {

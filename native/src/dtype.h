@@ -12,12 +12,23 @@ struct DType {
   DLDataType dl;
 
   int64_t bytes() const { return dl.bits * dl.lanes / 8; }
+  // The integers that an integer type holds.
+  int64_t min() const { return dl.code == kDLInt ? INT64_MIN >> (64 - dl.bits) : 0; }
+  int64_t max() const {
+    if (dl.code == kDLBool) return 1;
+    return INT64_MAX >> (dl.code == kDLInt ? 64 - dl.bits : 63 - dl.bits);
+  }
   bool is_float() const { return dl.code != kDLInt && dl.code != kDLUInt && dl.code != kDLBool; }
 };
 
 const DType* FindDType(const std::string& name);  // null when unknown
 std::string DTypeNames();                         // for messages
 std::string Describe(DLDataType dtype);           // "float32", "bfloat16", ...
+
+// Whether elements of type `given` may be read as `wanted`: they are of that type, or storage of
+// the same width that names none (unsigned integers, opaque bytes).
+bool ReadsAs(DLDataType given, DLDataType wanted);
+inline int BitsOf(DLDataType dtype) { return dtype.bits * dtype.lanes; }
 
 // `value` rounded to `dtype` (to nearest, ties to even) where that is HALF, BFLOAT16 or FLOAT.
 double RoundTo(const DType& dtype, double value);

@@ -55,10 +55,12 @@ struct Node {
 constexpr int kAttrSmCount = 0;
 constexpr int kNumAttrs = 1;
 
-struct Slot {  // what a call bound to one operand
-  char* data = nullptr;
-  int64_t nbytes = 0;
+struct Slot {            // what a call bound to one operand
+  char* data = nullptr;  // of element [0, ..., 0]
+  int64_t nbytes = 0;    // capacity, `below` included
+  int64_t below = 0;     // bytes of it that lie before `data`: the buffer runs backwards
   bool present = false;
+  bool own_strides = false;  // laid out as the caller's buffer, which may have gaps
 };
 
 // What the leaves read. Axes of all operands are laid out one after the other.
@@ -142,6 +144,7 @@ class ExprPool {
   void CollectSymbols(Expr expr, std::vector<int>* symbols) const;
 
  private:
+  void NeedRoom(const Reader& source, int depth) const;
   Expr CompileAt(const Reader& source, const Scope& scope, int depth);
   Expr CompilePredicateAt(const Reader& source, const Scope& scope, int depth);
   Expr CompileName(const Reader& source, const Scope& scope, int depth);

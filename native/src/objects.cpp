@@ -1,10 +1,12 @@
 #include "objects.h"
 
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <string>
 
 #include "error.h"
+#include "numbers.h"
 #include "python_error.h"
 
 namespace cudnn_aot {
@@ -95,49 +97,102 @@ void FromDLTensor(const DLTensor& tensor, Buffer* out) {
   out->strides = tensor.strides;
 }
 
-[[noreturn]] void TypeFailure(const char* what, const std::string& message) {
-  PyErr_Format(PyExc_TypeError, "%s: %s", what, message.c_str());
-  throw PythonErrorSet{};
+char* ReadAddress(PyObject* object, const Role& role) {
+  int beyond = -1;
+  long long address = -1;
+  if (PyLong_Check(object)) address = PyLong_AsLongLongAndOverflow(object, &beyond);
+  if (beyond > 0) {  // the upper half of the address space, or no address at all
+    address = static_cast<long long>(PyLong_AsUnsignedLongLong(object));
+    beyond = PyErr_Occurred() != nullptr;
+  } else if (address < 0) {
+    beyond = 1;
+  }
+  if (beyond != 0) {
+    PyErr_Clear();
+    RefuseObject("address", role, "got " + Shown(object), "an address of 64 bits");
+  }
+  return reinterpret_cast<char*>(static_cast<uintptr_t>(address));
 }
 
-DLDataType DTypeOfFormat(const char* format, Py_ssize_t itemsize) {
-  // struct-style codes; the width decides where C leaves it open.
-  auto bits = static_cast<uint8_t>(itemsize * 8);
-  const char* code = format == nullptr ? "B" : format;
-  if (std::strchr("@=<", *code) != nullptr && *code != '\0') ++code;
-  if (code[0] != '\0' && code[1] == '\0') {
-    if (std::strchr("bhilqn", *code) != nullptr) return {kDLInt, bits, 1};
-    if (std::strchr("BHILQNcP", *code) != nullptr) return {kDLUInt, bits, 1};
-    if (std::strchr("efd", *code) != nullptr) return {kDLFloat, bits, 1};
-    if (*code == '?') return {kDLBool, bits, 1};
+constexpr int64_t kMaxItemBytes = 1 << 12;
+
+[[noreturn]] void RefuseFormat(const Role& role, const char* format, const char* want) {
+  RefuseObject("dtype", role, std::string("got element format '") + format + "'", want);
+}
+
+DLDataType Opaque(int64_t bytes) { return {kDLOpaqueHandle, 8, static_cast<uint16_t>(bytes)}; }
+
+// 8-bit floats of other packages call themselves 'f': no format tells them apart.
+DLDataType Number(uint8_t code, int64_t bytes) {
+  if (bytes > 16 || (code == kDLFloat && bytes == 1)) return Opaque(bytes);
+  return {code, static_cast<uint8_t>(8 * bytes), 1};
+}
+
+// Whether a struct-style format has one of the codes anywhere but in the name of a field.
+bool HasCode(const char* format, const char* codes) {
+  bool in_name = false;
+  for (; *format != '\0'; ++format) {
+    if (*format == ':') in_name = !in_name;
+    if (!in_name && std::strchr(codes, *format) != nullptr) return true;
   }
-  return {kDLOpaqueHandle, bits, 1};
+  return false;
+}
+
+DLDataType DTypeOfFormat(const char* format, Py_ssize_t itemsize, const Role& role) {
+  // struct-style codes; the width decides where C leaves it open.
+  const char* code = format == nullptr ? "B" : format;
+  if (itemsize <= 0 || itemsize > kMaxItemBytes) {
+    RefuseFormat(role, code, "elements of 1 to 4096 bytes");
+  }
+  if (itemsize > 1 && HasCode(code, ">!")) RefuseFormat(role, code, "little-endian elements");
+  if (HasCode(code, "O")) RefuseFormat(role, code, "numbers, not objects");
+  if (std::strchr("@=<>!|", *code) != nullptr && *code != '\0') ++code;
+  if (code[0] == 'Z' && code[1] != '\0' && code[2] == '\0') return Number(kDLComplex, itemsize);
+  if (code[0] != '\0' && code[1] == '\0') {
+    if (std::strchr("bhilqn", *code) != nullptr) return Number(kDLInt, itemsize);
+    if (std::strchr("BHILQNcP", *code) != nullptr) return Number(kDLUInt, itemsize);
+    if (std::strchr("efdg", *code) != nullptr) return Number(kDLFloat, itemsize);
+    if (*code == '?') return Number(kDLBool, itemsize);
+  }
+  return Opaque(itemsize);
 }
 
 // "<f4", "|u1", "<V2": byte order, kind, bytes.
-DLDataType DTypeOfTypestr(const char* typestr, const char* what) {
-  if (std::strlen(typestr) < 3 || *typestr == '>') {
-    TypeFailure(what, std::string("got typestr '") + typestr + "', want a little-endian one");
+DLDataType DTypeOfTypestr(const char* typestr, const Role& role) {
+  char* end = nullptr;
+  int64_t bytes = std::strlen(typestr) < 3 ? 0 : std::strtoll(typestr + 2, &end, 10);
+  if (bytes <= 0 || bytes > kMaxItemBytes || *end != '\0') {
+    RefuseFormat(role, typestr, "one such as '<f4'");
   }
-  auto bits = static_cast<uint8_t>(std::strtol(typestr + 2, nullptr, 10) * 8);
+  if (*typestr == '>' && bytes > 1) RefuseFormat(role, typestr, "little-endian elements");
   switch (typestr[1]) {
     case 'b':
-      return {kDLBool, bits, 1};
+      return Number(kDLBool, bytes);
     case 'i':
-      return {kDLInt, bits, 1};
+      return Number(kDLInt, bytes);
     case 'u':
-      return {kDLUInt, bits, 1};
+      return Number(kDLUInt, bytes);
     case 'f':
-      return {kDLFloat, bits, 1};
+      return Number(kDLFloat, bytes);
     case 'c':
-      return {kDLComplex, bits, 1};
+      return Number(kDLComplex, bytes);
+    case 'V':
+      return Opaque(bytes);  // 'V2' is how bfloat16 arrays call themselves
     default:
-      return {kDLOpaqueHandle, bits, 1};  // 'V2' is how bfloat16 arrays call themselves
+      RefuseFormat(role, typestr, "numbers or plain bytes");
   }
 }
 
+int64_t StrideInElements(int64_t stride, int64_t itemsize, const Role& role) {
+  if (stride % itemsize != 0) {
+    RefuseObject("interface", role, "got a stride of " + std::to_string(stride) + " bytes",
+                 "a multiple of the " + std::to_string(itemsize) + " bytes of an element");
+  }
+  return stride / itemsize;
+}
+
 // False when the object has no usable buffer view, without an error.
-bool FromPyBuffer(PyObject* object, Pins* pins, Buffer* out) {
+bool FromPyBuffer(PyObject* object, const Role& role, Pins* pins, Buffer* out) {
   Py_buffer* view = pins->NewView();
   if (PyObject_GetBuffer(object, view, PyBUF_STRIDED_RO | PyBUF_FORMAT) != 0) {
     pins->DropView();
@@ -148,18 +203,13 @@ bool FromPyBuffer(PyObject* object, Pins* pins, Buffer* out) {
   out->readonly = view->readonly != 0;
   out->data = static_cast<char*>(view->buf);
   out->device = {kDLCPU, 0};
-  out->dtype = DTypeOfFormat(view->format, view->itemsize);
+  out->dtype = DTypeOfFormat(view->format, view->itemsize, role);
   out->ndim = view->ndim;
   int64_t* axes = pins->NewAxes(2 * static_cast<size_t>(view->ndim));
   for (int axis = 0; axis < view->ndim; ++axis) {
     axes[axis] = view->shape[axis];
     if (view->strides == nullptr) continue;  // ctypes gives none, though they were asked for
-    Py_ssize_t stride = view->strides[axis];
-    if (view->itemsize == 0 || stride % view->itemsize != 0) {
-      PyErr_SetString(PyExc_TypeError, "buffer strides are no multiple of its element size");
-      throw PythonErrorSet{};
-    }
-    axes[view->ndim + axis] = stride / view->itemsize;
+    axes[view->ndim + axis] = StrideInElements(view->strides[axis], view->itemsize, role);
   }
   out->shape = axes;
   out->strides = view->strides == nullptr ? nullptr : axes + view->ndim;
@@ -172,47 +222,69 @@ PyObject* Attribute(PyObject* object, const char* name) {
   return found;
 }
 
+// Reads a tuple of integers of an array interface.
+void ReadAxes(PyObject* tuple, const char* field, const Role& role, int64_t* out) {
+  for (Py_ssize_t axis = 0; axis < PyTuple_GET_SIZE(tuple); ++axis) {
+    if (!ReadInteger(PyTuple_GET_ITEM(tuple, axis), &out[axis])) {
+      RefuseObject("interface", role, std::string("got ") + field + " " + Shown(tuple),
+                   "integers that fit int64");
+    }
+  }
+}
+
 // The NumPy and CUDA array interfaces are one dictionary but for the device.
-void FromInterface(PyObject* object, const char* attribute, const char* what, Pins* pins,
+void FromInterface(PyObject* object, const char* attribute, const Role& role, Pins* pins,
                    Buffer* out) {
   PyObject* interface = Attribute(object, attribute);
   pins->Adopt(interface);
-  if (!PyDict_Check(interface)) TypeFailure(what, std::string(attribute) + " is no dict");
-  PyObject* shape = PyDict_GetItemString(interface, "shape");
-  PyObject* typestr = PyDict_GetItemString(interface, "typestr");
-  PyObject* data = PyDict_GetItemString(interface, "data");
-  PyObject* strides = PyDict_GetItemString(interface, "strides");
-  const char* type = typestr == nullptr ? nullptr : PyUnicode_AsUTF8(typestr);
-  if (shape == nullptr || !PyTuple_Check(shape) || type == nullptr || data == nullptr ||
-      !PyTuple_Check(data) || PyTuple_GET_SIZE(data) != 2) {
-    PyErr_Clear();
-    TypeFailure(what, std::string(attribute) + " lacks a usable shape, typestr or data");
+  auto refuse = [&](const std::string& got, const std::string& want) {
+    RefuseObject("interface", role, "got " + got + " in " + attribute, want);
+  };
+  if (!PyDict_Check(interface)) refuse(Shown(interface), "a dict");
+  auto field = [&](const char* name) {
+    PyObject* found = PyDict_GetItemString(interface, name);
+    return found == Py_None ? nullptr : found;
+  };
+  auto shown = [](PyObject* found) { return found == nullptr ? "none" : Shown(found); };
+  PyObject* shape = field("shape");
+  PyObject* typestr = field("typestr");
+  PyObject* data = field("data");
+  PyObject* strides = field("strides");
+  const char* type =
+      typestr == nullptr || !PyUnicode_Check(typestr) ? nullptr : PyUnicode_AsUTF8(typestr);
+  PyErr_Clear();  // of a string that is no text
+  if (type == nullptr) refuse("typestr " + shown(typestr), "a string such as '<f4'");
+  if (shape == nullptr || !PyTuple_Check(shape)) refuse("shape " + shown(shape), "a tuple");
+  if (data == nullptr || !PyTuple_Check(data) || PyTuple_GET_SIZE(data) != 2) {
+    refuse("data " + shown(data), "a tuple of an address and a read-only flag");
   }
+  Py_ssize_t rank = PyTuple_GET_SIZE(shape);
+  if (strides != nullptr && (!PyTuple_Check(strides) || PyTuple_GET_SIZE(strides) != rank)) {
+    refuse("strides " + shown(strides), "none or a tuple of " + std::to_string(rank));
+  }
+  if (PyObject* mask = field("mask")) refuse("mask " + shown(mask), "none");
   bool cuda = std::strcmp(attribute, "__cuda_array_interface__") == 0;
   out->kind = Buffer::Kind::kTensor;
   out->device = {kDLCPU, 0};
-  out->dtype = DTypeOfTypestr(type, what);
-  out->data = static_cast<char*>(PyLong_AsVoidPtr(PyTuple_GET_ITEM(data, 0)));
+  out->dtype = DTypeOfTypestr(type, role);
+  out->data = ReadAddress(PyTuple_GET_ITEM(data, 0), role);
   int readonly = PyObject_IsTrue(PyTuple_GET_ITEM(data, 1));
-  if (readonly < 0 || PyErr_Occurred() != nullptr) throw PythonErrorSet{};
+  if (readonly < 0) throw PythonErrorSet{};
   out->readonly = readonly != 0;
-  out->ndim = static_cast<int32_t>(PyTuple_GET_SIZE(shape));
-  int64_t* axes = pins->NewAxes(2 * static_cast<size_t>(out->ndim));
-  int64_t itemsize = out->dtype.bits / 8;
-  bool strided = strides != nullptr && PyTuple_Check(strides) &&
-                 PyTuple_GET_SIZE(strides) == PyTuple_GET_SIZE(shape);
+  out->ndim = static_cast<int32_t>(rank);
+  int64_t* axes = pins->NewAxes(2 * static_cast<size_t>(rank));
+  ReadAxes(shape, "shape", role, axes);
   for (int axis = 0; axis < out->ndim; ++axis) {
-    axes[axis] = PyLong_AsLongLong(PyTuple_GET_ITEM(shape, axis));
-    if (!strided) continue;
-    int64_t bytes = PyLong_AsLongLong(PyTuple_GET_ITEM(strides, axis));
-    if (itemsize == 0 || bytes % itemsize != 0) {
-      TypeFailure(what, "strides are no multiple of the element size");
-    }
-    axes[out->ndim + axis] = bytes / itemsize;
+    if (axes[axis] < 0) refuse("shape " + shown(shape), "no extent below 0");
   }
-  if (PyErr_Occurred() != nullptr) throw PythonErrorSet{};
+  if (strides != nullptr) {
+    ReadAxes(strides, "strides", role, axes + rank);
+    for (int axis = 0; axis < out->ndim; ++axis) {
+      axes[rank + axis] = StrideInElements(axes[rank + axis], BitsOf(out->dtype) / 8, role);
+    }
+  }
   out->shape = axes;
-  out->strides = strided ? axes + out->ndim : nullptr;
+  out->strides = strides != nullptr ? axes + out->ndim : nullptr;
   if (!cuda) return;
   // The interface does not say which device: ask the object, else take the call's.
   out->device = {kDLCUDA, kUnknownDevice};
@@ -261,7 +333,7 @@ PyObject* ExportDLPack(PyObject* object, bool cuda) {
   return result;
 }
 
-void FromDLPack(PyObject* object, const char* what, Pins* pins, Buffer* out) {
+void FromDLPack(PyObject* object, const Role& role, Pins* pins, Buffer* out) {
   PyObject* device = PyObject_CallMethod(object, "__dlpack_device__", nullptr);
   if (device == nullptr) throw PythonErrorSet{};
   pins->Adopt(device);
@@ -276,7 +348,8 @@ void FromDLPack(PyObject* object, const char* what, Pins* pins, Buffer* out) {
     auto* tensor =
         static_cast<DLManagedTensorVersioned*>(PyCapsule_GetPointer(capsule, "dltensor_versioned"));
     if (tensor->version.major != 1) {
-      TypeFailure(what, "got DLPack version " + std::to_string(tensor->version.major) + ", want 1");
+      RefuseObject("interface", role, "got DLPack version " + std::to_string(tensor->version.major),
+                   "1");
     }
     FromDLTensor(tensor->dl_tensor, out);
     out->readonly = (tensor->flags & kDLFlagReadOnly) != 0;
@@ -284,7 +357,8 @@ void FromDLPack(PyObject* object, const char* what, Pins* pins, Buffer* out) {
     auto* tensor = static_cast<DLManagedTensor*>(PyCapsule_GetPointer(capsule, "dltensor"));
     FromDLTensor(tensor->dl_tensor, out);
   } else {
-    TypeFailure(what, "__dlpack__ returned no DLPack capsule");
+    RefuseObject("interface", role, "got " + Shown(capsule) + " from __dlpack__",
+                 "a DLPack capsule");
   }
 }
 
@@ -304,69 +378,12 @@ void FromExchange(PyObject* object, const DLPackExchangeApi& api, Pins* pins, Bu
 
 bool IsPlainInt(PyObject* object) { return PyLong_Check(object) && !PyBool_Check(object); }
 
-Value ValueAt(PyObject* object, const std::string& place, int depth);
-
-[[noreturn]] void ValueFailure(const std::string& place, const std::string& message) {
-  throw TableError(place.empty() ? message : place + ": " + message);
-}
-
-std::string Text(PyObject* object, const std::string& place) {
-  Py_ssize_t size = 0;
-  const char* text = PyUnicode_AsUTF8AndSize(object, &size);
-  if (text == nullptr) {
-    PyErr_Clear();
-    ValueFailure(place, "got a string that is no text");
-  }
-  return std::string(text, static_cast<size_t>(size));
-}
-
-Value ValueAt(PyObject* object, const std::string& place, int depth) {
-  constexpr int kMaxDepth = 128;
-  if (depth > kMaxDepth) ValueFailure(place, "nested deeper than " + std::to_string(kMaxDepth));
-  Value out;
-  if (object == Py_None) return out;
-  if (PyBool_Check(object)) {
-    out.kind = Value::Kind::kBool;
-    out.boolean = object == Py_True;
-  } else if (PyLong_Check(object)) {
-    out.kind = Value::Kind::kInt;
-    out.integer = PyLong_AsLongLong(object);
-    if (out.integer == -1 && PyErr_Occurred() != nullptr) {
-      PyErr_Clear();
-      ValueFailure(place, "got an integer that does not fit int64");
-    }
-  } else if (PyFloat_Check(object)) {
-    out.kind = Value::Kind::kFloat;
-    out.number = PyFloat_AS_DOUBLE(object);
-  } else if (PyUnicode_Check(object)) {
-    out.kind = Value::Kind::kString;
-    out.string = Text(object, place);
-  } else if (PyDict_Check(object)) {
-    out.kind = Value::Kind::kObject;
-    PyObject* key = nullptr;
-    PyObject* value = nullptr;
-    Py_ssize_t at = 0;
-    while (PyDict_Next(object, &at, &key, &value) != 0) {
-      if (!PyUnicode_Check(key)) ValueFailure(place, "got a field name that is no string");
-      std::string name = Text(key, place);
-      out.items.push_back(ValueAt(value, place.empty() ? name : place + "." + name, depth + 1));
-      out.keys.push_back(std::move(name));
-    }
-  } else if (PyList_Check(object) || PyTuple_Check(object)) {
-    out.kind = Value::Kind::kList;
-    Py_ssize_t count = PySequence_Fast_GET_SIZE(object);
-    for (Py_ssize_t i = 0; i < count; ++i) {
-      out.items.push_back(ValueAt(PySequence_Fast_GET_ITEM(object, i),
-                                  place + "[" + std::to_string(i) + "]", depth + 1));
-    }
-  } else {
-    ValueFailure(place, std::string("got a ") + Py_TYPE(object)->tp_name +
-                            ", want null, a boolean, a number, a string, a list or an object");
-  }
-  return out;
-}
-
 }  // namespace
+
+void RefuseObject(const char* rule, const Role& role, const std::string& got,
+                  const std::string& want) {
+  throw Refusal(rule, role.operand, std::string(role.name) + ": " + got + ", want " + want);
+}
 
 Pins::~Pins() {
   for (size_t i = 0; i < num_objects_; ++i) Py_DECREF(objects_[i]);
@@ -377,13 +394,12 @@ Pins::~Pins() {
   }
 }
 
-void DescribeBuffer(PyObject* object, const char* what, Pins* pins, Buffer* out) {
+void DescribeBuffer(PyObject* object, const Role& role, Pins* pins, Buffer* out) {
   if (object == Py_None) return;
   pins->Keep(object);
   if (IsPlainInt(object)) {
     out->kind = Buffer::Kind::kAddress;
-    out->data = static_cast<char*>(PyLong_AsVoidPtr(object));
-    if (out->data == nullptr && PyErr_Occurred() != nullptr) throw PythonErrorSet{};
+    out->data = ReadAddress(object, role);
     return;
   }
   const TypeEntry& entry = EntryOf(Py_TYPE(object));
@@ -391,108 +407,30 @@ void DescribeBuffer(PyObject* object, const char* what, Pins* pins, Buffer* out)
     case Protocol::kExchange:
       return FromExchange(object, *entry.api, pins, out);
     case Protocol::kPyBuffer:
-      if (FromPyBuffer(object, pins, out)) return;
+      if (FromPyBuffer(object, role, pins, out)) return;
       // NumPy has no buffer format for the element types that other packages add.
       if (HasAttribute(object, "__array_interface__")) {
-        return FromInterface(object, "__array_interface__", what, pins, out);
+        return FromInterface(object, "__array_interface__", role, pins, out);
       }
       break;
     case Protocol::kDLPack:
-      return FromDLPack(object, what, pins, out);
+      return FromDLPack(object, role, pins, out);
     case Protocol::kCudaInterface:
-      return FromInterface(object, "__cuda_array_interface__", what, pins, out);
+      return FromInterface(object, "__cuda_array_interface__", role, pins, out);
     case Protocol::kArrayInterface:
-      return FromInterface(object, "__array_interface__", what, pins, out);
+      return FromInterface(object, "__array_interface__", role, pins, out);
     case Protocol::kNone:
       break;
   }
   // An instance may carry what its type does not.
   for (const char* attribute : {"__cuda_array_interface__", "__array_interface__"}) {
-    if (HasAttribute(object, attribute)) return FromInterface(object, attribute, what, pins, out);
+    if (HasAttribute(object, attribute)) return FromInterface(object, attribute, role, pins, out);
   }
-  TypeFailure(what, std::string("got a ") + Py_TYPE(object)->tp_name +
-                        ", want a tensor (DLPack, __cuda_array_interface__ or the buffer "
-                        "protocol), an address or None");
+  PyErr_Format(PyExc_TypeError,
+               "%s: got a %s, want a tensor (DLPack, __cuda_array_interface__ or the buffer "
+               "protocol), an address or None",
+               role.name, Py_TYPE(object)->tp_name);
+  throw PythonErrorSet{};
 }
-
-void DescribeNumber(PyObject* object, const DType& dtype, const char* what, Pins* pins,
-                    Buffer* out) {
-  if (object == Py_None) return;
-  out->kind = Buffer::Kind::kNumber;
-  if (PyFloat_Check(object)) {
-    out->number = PyFloat_AS_DOUBLE(object);
-    return;
-  }
-  if (PyLong_Check(object)) {
-    out->is_integer = true;
-    out->integer = PyLong_AsLongLong(object);
-    if (out->integer == -1 && PyErr_Occurred() != nullptr) throw PythonErrorSet{};
-    out->number = static_cast<double>(out->integer);
-    return;
-  }
-  Buffer buffer;
-  DescribeBuffer(object, what, pins, &buffer);
-  for (int axis = 0; axis < buffer.ndim; ++axis) {
-    if (buffer.shape[axis] != 1) TypeFailure(what, "got a tensor of several elements, want one");
-  }
-  if (buffer.device.device_type != kDLCPU && buffer.device.device_type != kDLCUDAHost) {
-    TypeFailure(what, "got a number in device memory, want it in host memory");
-  }
-  // Without a bfloat16 of its own, NumPy carries the bits as uint16 or as opaque bytes.
-  bool bits = dtype.dl.code == kDLBfloat && buffer.dtype.code == kDLUInt && buffer.dtype.bits == 16;
-  bool own = !bits && buffer.dtype.code != kDLOpaqueHandle;
-  if (!own && buffer.dtype.bits != dtype.dl.bits) {
-    TypeFailure(what, "got " + Describe(buffer.dtype) + ", want a number");
-  }
-  if (!LoadNumber(own ? buffer.dtype : dtype.dl, buffer.data, &out->number, &out->integer,
-                  &out->is_integer)) {
-    TypeFailure(what, "got " + Describe(buffer.dtype) + ", want a number");
-  }
-}
-
-void* StreamHandle(PyObject* object) {
-  if (object == nullptr || object == Py_None) return nullptr;
-  auto handle_of = [](PyObject* number) {
-    void* handle = PyLong_AsVoidPtr(number);
-    if (handle == nullptr && PyErr_Occurred() != nullptr) throw PythonErrorSet{};
-    return handle;
-  };
-  if (PyLong_Check(object)) return handle_of(object);
-  for (const char* name : {"cuda_stream", "ptr"}) {
-    PyObject* number = PyObject_GetAttrString(object, name);
-    if (number == nullptr) {
-      PyErr_Clear();
-      continue;
-    }
-    if (PyLong_Check(number)) {
-      void* handle = PyLong_AsVoidPtr(number);
-      Py_DECREF(number);
-      if (handle == nullptr && PyErr_Occurred() != nullptr) throw PythonErrorSet{};
-      return handle;
-    }
-    Py_DECREF(number);
-  }
-  PyObject* pair = HasAttribute(object, "__cuda_stream__")
-                       ? PyObject_CallMethod(object, "__cuda_stream__", nullptr)
-                       : nullptr;
-  if (pair == nullptr) {
-    if (PyErr_Occurred() == nullptr) {
-      PyErr_Format(PyExc_TypeError,
-                   "stream: got a %s, want None, a handle or an object with cuda_stream or "
-                   "__cuda_stream__",
-                   Py_TYPE(object)->tp_name);
-    }
-    throw PythonErrorSet{};
-  }
-  PyObject* number = PySequence_GetItem(pair, 1);  // (version, handle)
-  Py_DECREF(pair);
-  if (number == nullptr) throw PythonErrorSet{};
-  void* handle = PyLong_AsVoidPtr(number);
-  Py_DECREF(number);
-  if (handle == nullptr && PyErr_Occurred() != nullptr) throw PythonErrorSet{};
-  return handle;
-}
-
-Value ValueOf(PyObject* object) { return ValueAt(object, "", 0); }
 
 }  // namespace cudnn_aot

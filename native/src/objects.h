@@ -1,13 +1,14 @@
-// Python objects as plain descriptions: buffers, numbers, streams, tables.
+// Python objects as plain descriptions of buffers.
 #pragma once
 
 #include <Python.h>
 
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "error.h"
 #include "pack.h"
-#include "value.h"
 
 namespace cudnn_aot {
 
@@ -48,19 +49,19 @@ class Pins {
   std::vector<std::unique_ptr<int64_t[]>> axes_;
 };
 
-// All functions below throw PythonErrorSet after a Python error and hold the GIL.
+// All functions below hold the GIL; they throw Refusal, or PythonErrorSet after a Python error.
 
-// An address (int), None, or an object of any of the buffer protocols. `what` names it in errors.
-void DescribeBuffer(PyObject* object, const char* what, Pins* pins, Buffer* out);
+// What an object is for: how messages call it, and the operand that a refusal is about.
+struct Role {
+  const char* name;
+  int64_t operand = Refusal::kNoOperand;
+};
 
-// A number, or a host buffer of one element; for an element without a number type of its own
-// (uint16 for BFLOAT16) `dtype` says what the bits are.
-void DescribeNumber(PyObject* object, const DType& dtype, const char* what, Pins* pins,
-                    Buffer* out);
+// "operand 1 'A': got 2.5, want ..."
+[[noreturn]] void RefuseObject(const char* rule, const Role& role, const std::string& got,
+                               const std::string& want);
 
-// None, an int handle, or an object with `cuda_stream`, `__cuda_stream__` or `ptr`.
-void* StreamHandle(PyObject* object);
-
-Value ValueOf(PyObject* object);  // JSON-like data; throws TableError with the place
+// An address (int), None, or an object of any of the buffer protocols. TypeError for others.
+void DescribeBuffer(PyObject* object, const Role& role, Pins* pins, Buffer* out);
 
 }  // namespace cudnn_aot

@@ -4,14 +4,13 @@
 #include <cstdio>
 
 #include "arithmetic.h"
+#include "layout.h"
 #include "symbols.h"
 
 namespace cudnn_aot {
 namespace {
 
 constexpr int kMaxBufferRank = 64;
-
-int64_t BitsPerSlot(DLDataType dtype) { return int64_t{dtype.bits} * dtype.lanes; }
 
 // The strides of a buffer, with those of a contiguous one written into `scratch`.
 const int64_t* StridesOf(const Buffer& buffer, int64_t* scratch) {
@@ -26,7 +25,9 @@ const int64_t* StridesOf(const Buffer& buffer, int64_t* scratch) {
 
 int64_t Elements(const Buffer& buffer) {
   int64_t count = 1;
-  for (int axis = 0; axis < buffer.ndim; ++axis) count = CheckedMul(count, buffer.shape[axis]);
+  for (int axis = 0; axis < buffer.ndim; ++axis) {
+    count = CheckedMul(count, std::max<int64_t>(buffer.shape[axis], 0));
+  }
   return count;
 }
 
@@ -59,12 +60,19 @@ class Normaliser {
   // Maps the declared axes that move memory to the buffer's axes, in order; false when the
   // extents differ by more than unit axes.
   bool MatchUpToUnitAxes(int* axis_of) const;
+  void NeedCompatible(bool spells_declared_extents) const;
+  void NeedRank() const;
   void KeepOwnStrides(const int* axis_of);
+  bool StaysWithin(const int64_t* own) const;
   bool HasZeroExtent() const { return std::find(dim_, dim_ + rank_, 0) != dim_ + rank_; }
   std::string Declared() const {
     return std::string(operand_.dtype->name) + " " + List(dim_, rank_);
   }
-  int64_t DeclaredBytes() const { return SpanBytes(dim_, stride_, rank_, operand_.dtype->bytes()); }
+  Reach DeclaredReach() const { return ReachOf(dim_, stride_, rank_, operand_.dtype->bytes()); }
+  void TakeReach(Reach reach) {
+    slot_->nbytes = reach.bytes();
+    slot_->below = reach.below;
+  }
 
   const Operand& operand_;
   const Buffer& buffer_;
@@ -87,6 +95,22 @@ bool Normaliser::MatchUpToUnitAxes(int* axis_of) const {
                      [](int64_t extent) { return extent == 1; });
 }
 
+void Normaliser::NeedRank() const {
+  if (buffer_.ndim > kMaxBufferRank) {
+    Refuse("extents", operand_, std::to_string(buffer_.ndim) + " axes", Declared());
+  }
+}
+
+// A buffer whose slots are as wide as the declared dtype holds that dtype. One of another width
+// is a blob, unless it spells the declared extents: then it is another dtype.
+void Normaliser::NeedCompatible(bool spells_declared_extents) const {
+  DLDataType wanted = operand_.dtype->dl;
+  if (ReadsAs(buffer_.dtype, wanted)) return;
+  if (spells_declared_extents || BitsOf(buffer_.dtype) == BitsOf(wanted)) {
+    Refuse("dtype", operand_, DescribeBuffer(buffer_), Declared());
+  }
+}
+
 void Normaliser::KeepOwnStrides(const int* axis_of) {
   int64_t scratch[kMaxBufferRank];
   const int64_t* own = StridesOf(buffer_, scratch);
@@ -95,28 +119,26 @@ void Normaliser::KeepOwnStrides(const int* axis_of) {
       if (dim_[axis] != 1) stride_[axis] = own[axis_of == nullptr ? axis : axis_of[axis]];
     }
   }
-  slot_->nbytes = DeclaredBytes();  // of the declared extents under the strides just taken
+  TakeReach(DeclaredReach());  // of the declared extents under the strides just taken
+  slot_->own_strides = true;
 }
 
 void Normaliser::Run() {
   slot_->data = buffer_.data;
   if (buffer_.kind == Buffer::Kind::kAddress) {
-    slot_->nbytes = DeclaredBytes();
+    TakeReach(DeclaredReach());
     return;
   }
-  if (buffer_.ndim > kMaxBufferRank) {
-    Refuse("extents", operand_, std::to_string(buffer_.ndim) + " axes", Declared());
-  }
-  bool same_width = BitsPerSlot(buffer_.dtype) == BitsPerSlot(operand_.dtype->dl);
+  NeedRank();
   if (HasDeclaredExtents()) {
-    if (!same_width) Refuse("dtype", operand_, DescribeBuffer(buffer_), Declared());
+    NeedCompatible(true);
     KeepOwnStrides(nullptr);
     return;
   }
   int axis_of[kMaxRank];
-  if (MatchUpToUnitAxes(axis_of)) {
-    // These are the declared extents, spelled otherwise, so another width is another dtype.
-    if (!same_width) Refuse("dtype", operand_, DescribeBuffer(buffer_), Declared());
+  bool matches = MatchUpToUnitAxes(axis_of);
+  NeedCompatible(matches);
+  if (matches) {
     if (!IsContiguous(buffer_)) {  // a transposed view, dense or not, must not be read straight
       KeepOwnStrides(axis_of);
       return;
@@ -124,8 +146,8 @@ void Normaliser::Run() {
   } else if (!IsDense(buffer_)) {
     Refuse("extents", operand_, DescribeBuffer(buffer_), Declared());
   }
-  int64_t bytes = CheckedMul(Elements(buffer_), BitsPerSlot(buffer_.dtype)) / 8;
-  int64_t declared = DeclaredBytes();
+  int64_t bytes = CheckedMul(Elements(buffer_), BitsOf(buffer_.dtype)) / 8;
+  int64_t declared = DeclaredReach().bytes();
   if (bytes < declared && !operand_.ragged) {
     // Of the declared rank it says, axis by axis, what it holds: then the extents are wrong.
     bool same_rank = buffer_.ndim == rank_;
@@ -136,30 +158,67 @@ void Normaliser::Run() {
   slot_->nbytes = bytes;
 }
 
+// Whether every element of the override is one of the buffer, as far as its axes tell: each axis
+// that moves is an axis of the buffer, or the start of one.
+bool Normaliser::StaysWithin(const int64_t* own) const {
+  if (BitsOf(buffer_.dtype) != BitsOf(operand_.dtype->dl)) return false;
+  bool used[kMaxBufferRank] = {};
+  for (int axis = 0; axis < rank_; ++axis) {
+    if (dim_[axis] <= 1) continue;
+    int at = 0;
+    while (at < buffer_.ndim && (used[at] || own[at] != stride_[axis] || buffer_.shape[at] <= 1)) {
+      ++at;
+    }
+    if (at == buffer_.ndim || buffer_.shape[at] < dim_[axis]) return false;
+    used[at] = true;
+  }
+  return true;
+}
+
 void Normaliser::RunOverridden(const Override& given) {
   // The override is the description; the buffer supplies the address and must hold it.
   slot_->data = buffer_.data;
+  for (int axis = 0; axis < rank_; ++axis) {
+    if (given.stride[axis] < 0) {
+      Refuse("override", operand_, "override strides " + List(given.stride.data(), rank_),
+             "none below 0");
+    }
+  }
   if (!HasZeroExtent()) {
     for (int axis = 0; axis < rank_; ++axis) {
       if (dim_[axis] != 1) stride_[axis] = given.stride[axis];
     }
   }
-  int64_t needed = DeclaredBytes();
-  slot_->nbytes = needed;
+  Reach needed = DeclaredReach();
+  TakeReach(needed);
   if (buffer_.kind == Buffer::Kind::kAddress) return;
+  NeedRank();
+  int axis_of[kMaxRank];
+  NeedCompatible(MatchUpToUnitAxes(axis_of));
   int64_t scratch[kMaxBufferRank];
-  if (buffer_.ndim > kMaxBufferRank) {
-    Refuse("extents", operand_, std::to_string(buffer_.ndim) + " axes", Declared());
+  const int64_t* own = StridesOf(buffer_, scratch);
+  int bits = BitsOf(buffer_.dtype);
+  Reach held;
+  if (bits % 8 == 0) {
+    held = ReachOf(buffer_.shape, own, buffer_.ndim, bits / 8);
+  } else if (IsDense(buffer_)) {
+    held.above = CheckedMul(Elements(buffer_), bits) / 8;
   }
-  int64_t bits = BitsPerSlot(buffer_.dtype);
-  slot_->nbytes =
-      bits % 8 == 0 ? SpanBytes(buffer_.shape, StridesOf(buffer_, scratch), buffer_.ndim, bits / 8)
-                    : Elements(buffer_) * bits / 8;
-  if (slot_->nbytes < needed) {
+  auto want = [&] {
+    return "room for the override " + Declared() + " with strides " + List(stride_, rank_);
+  };
+  if (needed.below > held.below || needed.above > held.above) {
     Refuse("capacity", operand_,
-           std::to_string(slot_->nbytes) + " bytes in " + DescribeBuffer(buffer_),
-           std::to_string(needed) + " for the override " + Declared() + " with strides " +
-               List(stride_, rank_));
+           std::to_string(held.above) + " bytes from the address of " + DescribeBuffer(buffer_),
+           std::to_string(needed.above) + ", " + want());
+  }
+  TakeReach(held);
+  if (IsDense(buffer_)) return;
+  slot_->own_strides = true;
+  // What lies in the gaps is not the caller's to give: reading there is harmless, writing is not.
+  if (operand_.kind == Operand::Kind::kOutput && !StaysWithin(own)) {
+    Refuse("capacity", operand_, DescribeBuffer(buffer_) + ", which has gaps",
+           want() + " between them");
   }
 }
 
@@ -175,11 +234,15 @@ void BindScalar(const Operand& operand, const Buffer& buffer, Scalar* out) {
   }
   if (dtype.is_float()) {
     *out = {RoundTo(dtype, buffer.number), 0};
-  } else if (buffer.is_integer) {
-    *out = {buffer.number, buffer.integer};
-  } else {
+  } else if (!buffer.is_integer) {
     Refuse("dtype", operand, std::to_string(buffer.number),
            std::string("an integer for ") + dtype.name);
+  } else if (buffer.integer < dtype.min() || buffer.integer > dtype.max()) {
+    Refuse(
+        "dtype", operand, std::to_string(buffer.integer),
+        std::to_string(dtype.min()) + " to " + std::to_string(dtype.max()) + " for " + dtype.name);
+  } else {
+    *out = {buffer.number, buffer.integer};
   }
 }
 
@@ -222,16 +285,6 @@ Frame::Frame(const Table& table) {
     next += part.bytes;
   }
   std::fill_n(bound, table.symbols.size(), false);
-}
-
-int64_t SpanBytes(const int64_t* dim, const int64_t* stride, int rank, int64_t element_bytes) {
-  int64_t last = 0;
-  for (int axis = 0; axis < rank; ++axis) {
-    if (dim[axis] == 0) return 0;
-    int64_t step = stride[axis] < 0 ? CheckedSub(0, stride[axis]) : stride[axis];
-    last = CheckedAdd(last, CheckedMul(dim[axis] - 1, step));
-  }
-  return CheckedMul(CheckedAdd(last, 1), element_bytes);
 }
 
 std::string OperandName(const Operand& operand) {
@@ -368,7 +421,8 @@ void BindPack(const Table& table, const Call& call, Frame* frame) {
       continue;
     }
     Slot& slot = frame->slots[i];
-    slot = Slot{nullptr, 0, buffer.kind != Buffer::Kind::kAbsent};
+    slot = Slot{};
+    slot.present = buffer.kind != Buffer::Kind::kAbsent;
     const Override* given = call.num_overrides == 0 ? nullptr : FindOverride(call, i);
     if (given != nullptr) {
       const int64_t* declared = frame->dims + operand.base;
@@ -385,6 +439,14 @@ void BindPack(const Table& table, const Call& call, Frame* frame) {
       normaliser.RunOverridden(*given);
     } else {
       normaliser.Run();
+    }
+    const int64_t* dim = frame->dims + operand.base;
+    const int64_t* stride = frame->strides + operand.base;
+    if (operand.kind == Operand::Kind::kOutput && MayOverlap(dim, stride, operand.rank)) {
+      Refuse("overlap", operand,
+             List(dim, operand.rank) + " with strides " + List(stride, operand.rank) +
+                 ", whose elements overlap",
+             "an output whose elements lie apart");
     }
     if (slot.data == nullptr && slot.nbytes > 0) {
       Refuse("presence", operand, "a null address", "a buffer");

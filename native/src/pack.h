@@ -102,9 +102,6 @@ void BindPack(const Table& table, const Call& call, Frame* frame);
 // Evaluates the declared extents and strides of every operand for the frame's symbols.
 void ResolveDeclarations(const Table& table, Frame* frame);
 
-// The bytes from the first to the last element, for messages and capacities; throws Refusal.
-int64_t SpanBytes(const int64_t* dim, const int64_t* stride, int rank, int64_t element_bytes);
-
 // "operand 3 'A'", and a refusal about it.
 std::string OperandName(const Operand& operand);
 [[noreturn]] void Refuse(const char* rule, const Operand& operand, const std::string& got,

@@ -7,12 +7,22 @@
 #include "cuda.h"
 #include "error.h"
 #include "ffi.h"
+#include "layout.h"
 
 namespace cudnn_aot {
 namespace {
 
 int64_t RoundUp(int64_t value, int64_t align) {
   return CheckedMul(CeilDivPositive(value, align), align);
+}
+
+// Whether the operand's elements leave room between them that a fill would write to.
+bool HasGaps(const Operand& operand, const Slot& slot, const Frame& frame) {
+  int64_t bytes = operand.dtype->bytes();
+  for (int axis = 0; axis < operand.rank; ++axis) {
+    bytes = CheckedMul(bytes, frame.dims[operand.base + axis]);
+  }
+  return bytes < slot.nbytes;
 }
 
 }  // namespace
@@ -184,20 +194,16 @@ void Plan::BindView(const Branch& branch, const Arg& arg, bool launch, const Fra
   int64_t* dim = axes;
   int64_t* stride = axes + rank;
   int64_t width = arg.dtype->bytes();
-  int64_t last = 0;  // offset of the farthest element
-  bool empty = false;
-  bool backwards = false;
+  int64_t least = 0;  // extent
   for (int axis = 0; axis < rank; ++axis) {
     dim[axis] = table_.pool.Eval(arg.dim[axis], env);
     stride[axis] = table_.pool.Eval(arg.stride[axis], env);
-    empty |= dim[axis] <= 0;
-    backwards |= stride[axis] < 0;
-    if (!empty) last = CheckedAdd(last, CheckedMul(dim[axis] - 1, stride[axis]));
+    least = std::min(least, dim[axis]);
   }
   int64_t offset = arg.value < 0 ? 0 : table_.pool.Eval(arg.value, env);
   char* data = nullptr;
   if (launch) {
-    int64_t capacity = 0;
+    Reach held;
     if (arg.operand >= 0) {
       const Slot& slot = frame.slots[arg.operand];
       const Operand& operand = table_.operands[arg.operand];
@@ -205,26 +211,33 @@ void Plan::BindView(const Branch& branch, const Arg& arg, bool launch, const Fra
         Refuse("presence", operand, "nothing", "a buffer for branch '" + branch.name + "'");
       }
       data = slot.data;
-      capacity = slot.nbytes;
+      held = {slot.below, slot.nbytes - slot.below};
     } else {
       data = frame.workspace + frame.slice_offset[arg.slice];
-      capacity = frame.slice_bytes[arg.slice];
+      held.above = frame.slice_bytes[arg.slice];
     }
     // A view that leaves its buffer is a mistake of the table, caught here before a kernel can
-    // write there. Backward strides start at an unknown distance from the buffer's first byte.
-    if (!empty && !backwards) {
-      int64_t needed = CheckedMul(CheckedAdd(CheckedAdd(offset, last), 1), width);
-      if (offset < 0 || needed > capacity) {
-        std::string got = "a view of " + std::to_string(needed) + " bytes from offset " +
-                          std::to_string(offset) + " in branch '" + branch.name + "'";
-        std::string want = "one within " + std::to_string(capacity) + " bytes";
-        if (arg.operand >= 0) Refuse("capacity", table_.operands[arg.operand], got, want);
-        throw Refusal(
-            "capacity", Refusal::kNoOperand,
-            "slice '" + branch.slices[arg.slice].name + "': got " + got + ", want " + want);
+    // write there.
+    auto refuse = [&](const char* rule, const std::string& got, const std::string& want) {
+      std::string where = got + " in branch '" + branch.name + "'";
+      if (arg.operand >= 0) Refuse(rule, table_.operands[arg.operand], where, want);
+      throw Refusal(
+          rule, Refusal::kNoOperand,
+          "slice '" + branch.slices[arg.slice].name + "': got " + where + ", want " + want);
+    };
+    if (least < 0) refuse("extents", "a view of extents " + List(dim, rank), "none below 0");
+    Reach needed = ReachOf(dim, stride, rank, width);
+    if (needed.above > 0) {
+      int64_t shift = CheckedMul(offset, width);
+      int64_t first = CheckedSub(shift, needed.below);
+      int64_t end = CheckedAdd(shift, needed.above);
+      if (first < -held.below || end > held.above) {
+        refuse("capacity",
+               "a view of bytes " + std::to_string(first) + " to " + std::to_string(end),
+               "one within " + std::to_string(-held.below) + " to " + std::to_string(held.above));
       }
+      data += shift;
     }
-    if (!empty) data += CheckedMul(offset, width);
   }
   *view = DLTensor{data, frame.device, rank, arg.dtype->dl, dim, stride, 0};
 }
@@ -292,11 +305,13 @@ bool Plan::CallKernel(const Branch& branch, const Step& step, bool launch, bool 
 Plan::Fill Plan::BindFill(const Branch& branch, const Step& step, const Frame& frame) const {
   Fill fill;
   int64_t capacity = 0;
+  bool gaps = false;
   if (step.operand >= 0) {
     const Slot& slot = frame.slots[step.operand];
     if (!slot.present) return fill;
     fill.data = slot.data;
-    capacity = slot.nbytes;
+    capacity = slot.nbytes - slot.below;
+    gaps = slot.own_strides && HasGaps(table_.operands[step.operand], slot, frame);
   } else {
     fill.data = frame.workspace + frame.slice_offset[step.slice];
     capacity = frame.slice_bytes[step.slice];
@@ -308,6 +323,13 @@ Plan::Fill Plan::BindFill(const Branch& branch, const Step& step, const Frame& f
                   "fill in branch '" + branch.name + "': got " + std::to_string(fill.bytes) +
                       " bytes, want a multiple of " + std::to_string(step.width) + " up to " +
                       std::to_string(capacity));
+  }
+  if (gaps && fill.bytes > 0) {
+    const Operand& operand = table_.operands[step.operand];
+    Refuse("capacity", operand,
+           "strides " + List(frame.strides + operand.base, operand.rank) +
+               " for a fill in branch '" + branch.name + "'",
+           "a buffer without gaps");
   }
   return fill;
 }

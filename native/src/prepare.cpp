@@ -6,6 +6,7 @@
 #include "cuda.h"
 #include "error.h"
 #include "ffi.h"
+#include "layout.h"
 #include "plan.h"
 
 namespace cudnn_aot {
@@ -96,9 +97,11 @@ bool Plan::AssumeCall(int guard, Frame* frame) const {
     for (size_t i = 0; i < table_.operands.size(); ++i) {
       const Operand& operand = table_.operands[i];
       Slot& slot = frame->slots[i];
-      slot = Slot{nullptr, 0, present || !operand.optional};
-      slot.nbytes = SpanBytes(frame->dims + operand.base, frame->strides + operand.base,
-                              operand.rank, operand.dtype->bytes());
+      slot = Slot{};
+      slot.present = present || !operand.optional;
+      slot.nbytes = ReachOf(frame->dims + operand.base, frame->strides + operand.base, operand.rank,
+                            operand.dtype->bytes())
+                        .bytes();
       frame->scalars[i] = {operand.number, operand.integer};
     }
   };

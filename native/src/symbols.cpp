@@ -151,8 +151,6 @@ void CheckRanges(const Table& table, const Frame& frame, const Operand* binder) 
   }
 }
 
-bool SameWidth(DLDataType a, DLDataType b) { return a.bits * a.lanes == b.bits * b.lanes; }
-
 }  // namespace
 
 void BindSymbols(const Table& table, const Call& call, Frame* frame) {
@@ -180,7 +178,7 @@ void BindSymbols(const Table& table, const Call& call, Frame* frame) {
     if (operand.ragged) continue;  // its extents are tokens, not the declared ones
     Unifier unifier(table, frame);
     if (!unifier.FitUpToUnitAxes(operand, buffer.shape, buffer.ndim)) continue;
-    if (!SameWidth(buffer.dtype, operand.dtype->dl)) {
+    if (BitsOf(buffer.dtype) != BitsOf(operand.dtype->dl)) {
       if (other_width == nullptr) {
         other_width = &buffer;
         other_operand = &operand;

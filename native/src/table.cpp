@@ -227,7 +227,7 @@ void Parser::ParseScalarDefault(const Reader& source, Operand* operand) {
   if (operand->dtype->is_float()) {
     operand->number = RoundTo(*operand->dtype, operand->number);
   } else {
-    operand->integer = source.Int();
+    operand->integer = source.IntIn(operand->dtype->min(), operand->dtype->max());
   }
 }
 

@@ -102,8 +102,21 @@ def test_other_objects_are_named():
             TypeError, match=rf"^operand 1 't1': got a {type(thing).__name__}, want"
         ):
             PLAN.resolve({1: thing})
-    with pytest.raises(OverflowError):
-        PLAN.resolve({1: 2**65})
+
+
+@pytest.mark.parametrize(
+    "address", [2**65, -8, -1, 10**5000], ids=["beyond", "below", "last", "long"]
+)
+def test_what_is_no_address(address):
+    with pytest.raises(RefusedError, match="operand 1 't1': got .*, want an address") as refused:
+        PLAN.resolve({1: address})
+    assert (refused.value.rule, refused.value.operand) == ("address", 1)
+    with pytest.raises(RefusedError, match="workspace: got .*, want an address"):
+        PLAN.resolve({1: PACKED}, workspace=address)
+
+
+def test_upper_half_addresses():
+    assert seen(2**64 - 64)[0] == 2**64 - 64
 
 
 def test_errors_of_a_producer_are_its_own():
@@ -117,8 +130,75 @@ def test_errors_of_a_producer_are_its_own():
 
 def test_strides_that_are_no_multiple_of_the_element():
     records = np.zeros((2, 3), np.dtype([("x", "<f4"), ("pad", "u1")]))["x"]
-    with pytest.raises(TypeError, match="no multiple"):
+    with pytest.raises(RefusedError, match="got a stride of 15 bytes, want a multiple") as refused:
         PLAN.resolve({1: records})
+    assert (refused.value.rule, refused.value.operand) == ("interface", 1)
+
+
+@pytest.mark.parametrize(
+    ("buffer", "got"),
+    [
+        (PACKED.astype(">f4"), ">f"),
+        (Interface(PACKED.astype(">f4")), ">f4"),
+        ((ctypes.c_float.__ctype_be__ * 6)(), ">f"),
+        (np.zeros((2, 3), [("x>", "<f4"), ("y", ">i2")]), "T{"),
+        (np.zeros((2, 3), object), "O"),
+        (np.zeros((2, 3), [("x", "O")]), "T{O"),
+        (np.zeros((2, 3), "M8[s]"), "<M8"),
+        (np.zeros((2, 3), "V0"), ""),
+        (np.zeros((2, 3), "V5000"), "5000"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_elements_that_cannot_be_read(buffer, got):
+    with pytest.raises(RefusedError, match="operand 1 't1': got element format '") as refused:
+        PLAN.resolve({1: buffer})
+    assert (refused.value.rule, refused.value.operand) == ("dtype", 1)
+    assert got in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_the_order_of_single_bytes_does_not_matter():
+    x = _native.Plan(table([X | {"dtype": "UINT8"}]))
+    assert seen((ctypes.c_uint8 * 6)(), x)[2] == 6
+    assert seen(np.zeros((2, 3), [("a>", "u1")]), x)[2] == 6
+
+
+def interface(**fields):
+    found = {**PACKED.__array_interface__, **fields}
+    return type("Interface", (), {"__array_interface__": found, "keep": PACKED})()
+
+
+@pytest.mark.parametrize(
+    ("fields", "got", "want"),
+    [
+        ({"strides": [12, 4]}, "strides [12, 4]", "none or a tuple of 2"),
+        ({"strides": (4,)}, "strides (4,)", "none or a tuple of 2"),
+        ({"strides": (12, 4, 4)}, "strides (12, 4, 4)", "none or a tuple of 2"),
+        ({"strides": (12, 4.0)}, "strides (12, 4.0)", "integers that fit int64"),
+        ({"strides": (2**70, 4)}, f"strides ({2**70}, 4)", "integers that fit int64"),
+        ({"strides": (12, 3)}, "a stride of 3 bytes", "a multiple of the 4 bytes"),
+        ({"shape": [2, 3]}, "shape [2, 3]", "a tuple"),
+        ({"shape": (-2, -3)}, "shape (-2, -3)", "no extent below 0"),
+        ({"shape": ("2", 3)}, "shape ('2', 3)", "integers that fit int64"),
+        ({"data": None}, "data none", "a tuple of an address"),
+        ({"data": (2**70, False)}, str(2**70), "an address"),
+        ({"typestr": 4}, "typestr 4", "a string"),
+        ({"typestr": "f4"}, "'f4'", "one such as '<f4'"),
+        ({"typestr": "<f4x"}, "'<f4x'", "one such as '<f4'"),
+        ({"mask": PACKED}, "mask array(", "none"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_an_interface_that_says_something_else(fields, got, want):
+    with pytest.raises(RefusedError) as refused:
+        PLAN.resolve({1: interface(**fields)})
+    assert refused.value.operand == 1
+    assert got in str(refused.value) and f"want {want}" in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_an_interface_without_strides_is_packed():
+    assert seen(interface(strides=None))[1:] == ([3, 1], 24)
 
 
 def test_references_are_given_back():

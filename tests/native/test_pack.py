@@ -49,10 +49,35 @@ def test_rule_2_declared_extents_keep_their_strides():
 
 
 def test_rule_2_slots_of_the_same_width_are_read_as_declared():
-    for dtype in (np.uint16, np.int16, np.float16):
+    for dtype in (np.uint16, "V2"):
         assert bound(np.zeros((1, M, K), dtype)) == (*DECLARED, 2 * M * K)
     for dtype in (np.float32, np.uint8, np.complex128):
         assert refusal(bound, np.zeros((1, M, K), dtype)) == ("dtype", 1)
+
+
+STORAGE = {"FLOAT": "u4 V4 f4", "DOUBLE": "u8 V8 f8", "HALF": "u2 V2 f2", "BFLOAT16": "u2 V2"}
+STORAGE |= {"INT8": "u1 V1 i1", "INT32": "u4 V4 i4", "INT64": "u8 V8 i8", "UINT8": "u1 V1"}
+STORAGE |= {"BOOLEAN": "u1 V1 ?", "FP8_E4M3": "u1 V1", "FP8_E5M2": "u1 V1", "FP8_E8M0": "u1 V1"}
+EVERY = "? i1 u1 V1 i2 u2 V2 f2 i4 u4 V4 f4 i8 u8 V8 f8 c8 V16 c16 g".split()
+
+
+@pytest.mark.parametrize("dtype", STORAGE)
+def test_rule_2_a_named_type_is_read_as_itself_alone(dtype):
+    """Unsigned integers and plain bytes are storage for any type of their width."""
+    typed = _native.Plan(table([operand(1, [2, 4], dtype=dtype)]))
+    layout = {"override_uids": [1], "override_shapes": [[2, 4]], "override_strides": [[4, 1]]}
+    width = np.dtype(STORAGE[dtype].split()[0]).itemsize
+    for given in EVERY:
+        # Of other extents, a buffer of another width is a blob; the same width is the same type.
+        flat = np.zeros(99, given)
+        calls = [(flat, {}, flat.itemsize != width), (flat, layout, flat.itemsize != width)]
+        for shape in ((2, 4), (2, 1, 4)):
+            calls += [(np.zeros(shape, given), {}, False), (np.zeros(shape, given), layout, False)]
+        for buffer, call, blob in calls:
+            if blob or given in STORAGE[dtype].split():
+                typed.resolve({1: buffer}, **call)
+            else:
+                assert refusal(typed.resolve, {1: buffer}, **call) == ("dtype", 1)
 
 
 @pytest.mark.parametrize(
@@ -170,6 +195,27 @@ def test_symbols_stay_in_their_range():
     assert refusal(x.resolve, {1: 4096}, symbols={"N": 8}) == ("symbol_unknown", None)
 
 
+@pytest.mark.parametrize(
+    ("symbols", "message"),
+    [
+        ({"M": 5.0}, "^symbol 'M': got 5.0, want an integer from 0 to 1048576 "),
+        ({"M": 2**70}, f"^symbol 'M': got {2**70}, want an integer from "),
+        ({"M": 10**5000}, "^symbol 'M': got a int, want an integer from "),
+        ({"M": None}, "^symbol 'M': got None, want an integer from "),
+        ({1: 5}, "^symbols: got 1, want 'M'"),
+        ({"N": 5}, "^symbols: got 'N', want 'M'"),
+        ({"\ud800": 5}, "^symbols: got a str, want 'M'|^symbols: got '.ud800', want 'M'"),
+    ],
+    ids=["float", "beyond", "long", "none", "integer-key", "unknown", "no-text"],
+)
+def test_a_bad_symbol_is_named(symbols, message):
+    x = _native.Plan(table([operand(1, ["M"], [1])], symbols={"M": symbol()}))
+    for call in (lambda: x.resolve({1: 4096}, symbols=symbols), lambda: x.workspace_bytes(symbols)):
+        with pytest.raises(RefusedError, match=message) as refused:
+            call()
+        assert "\n" not in str(refused.value)
+
+
 def test_a_buffer_of_another_width_is_named_instead_of_the_unbound_symbol():
     assert refusal(bound, np.zeros((M, K), np.float32)) == ("dtype", 1)
 
@@ -196,6 +242,17 @@ def test_overrides_describe_the_operand():
         ([1], [[1, 4, 9]], [[36, 9, 1]], "symbol_unbound"),
         ([1], [[1, 14, K]], [[112, K, 1]], "capacity"),
         ([1], [[1, 99, K]], [[112, K, 1]], "symbol_range"),
+        ([1], [[1, 4, K]], [[K, -K, 1]], "override"),
+        ([1], [[1, 4, K]], [[-1, K, 1]], "override"),  # an axis that moves nothing
+        ([1, 1], [[1, 4, K]] * 2, [[K, K, 1]] * 2, "override"),
+        ([2**70], [[1, 4, K]], [[K, K, 1]], "override"),
+        (1, [[1, 4, K]], [[K, K, 1]], "override"),
+        ([1], [[1, 4.0, K]], [[K, K, 1]], "override"),
+        ([1], [[1, 4, K]], [[K, 2**64, 1]], "override"),
+        ([1], [4], [[K, K, 1]], "override"),
+        ([1], "a", [[K, K, 1]], "override"),
+        ([1], [[1, 4, K]], [[K, 2**62, 1]], "arithmetic"),
+        ([1], [[1, -4, K]], [[K, K, 1]], "symbol_range"),
     ],
 )
 def test_bad_overrides(uids, shapes, strides, rule):
@@ -207,6 +264,25 @@ def test_bad_overrides(uids, shapes, strides, rule):
         override_strides=strides,
     )
     assert got == rule
+
+
+def test_a_bad_override_says_where():
+    for shapes, message in (
+        ([[1, 4.0, K]], r"^override_shapes\[0\]: got 4.0, want an integer that fits int64"),
+        ([None], r"^override_shapes\[0\]: got None, want a sequence of integers"),
+        (7, "^override_shapes: got 7, want a sequence of shapes"),
+    ):
+        with pytest.raises(RefusedError, match=message):
+            plan(X).resolve(
+                {1: 4096}, override_uids=[1], override_shapes=shapes, override_strides=[[K, K, 1]]
+            )
+
+
+def test_an_override_is_of_the_declared_type():
+    wide = {"override_uids": [1], "override_shapes": [[1, M, K]], "override_strides": [[0, K, 1]]}
+    assert refusal(bound, np.zeros((M, K), np.float32), **wide) == ("dtype", 1)
+    assert refusal(bound, np.zeros(M * K, np.float16), **wide) == ("dtype", 1)
+    assert bound(np.zeros(2 * M * K, np.uint8), **wide) == (*DECLARED, 2 * M * K)
 
 
 OUT = operand(9, [4], kind="output", optional=True)
@@ -252,6 +328,9 @@ def test_keys_sequences_and_presence():
         (-7, "INT32", -7),
         (np.array(9, np.uint8), "INT64", 9),
         (True, "BOOLEAN", 1),
+        (2**70, "FLOAT", 2.0**70),
+        (-128, "INT8", -128),
+        (255, "UINT8", 255),
     ],
 )
 def test_scalars(value, dtype, want):
@@ -263,9 +342,36 @@ def test_scalars(value, dtype, want):
 def test_bad_scalars():
     floats, integers = plan(X, scalar(3)), plan(X, scalar(3, dtype="INT32"))
     assert refusal(integers.resolve, {1: 64, 3: 0.5}, symbols={"M": 1}) == ("dtype", 3)
-    for value, message in ((np.zeros(2), "several elements"), ("x", "got a str, want")):
-        with pytest.raises(TypeError, match=message):
-            floats.resolve({1: 64, 3: value}, symbols={"M": 1})
+    with pytest.raises(TypeError, match="got a str, want"):
+        floats.resolve({1: 64, 3: "x"}, symbols={"M": 1})
+    for value, rule in (
+        (np.zeros(2), "extents"),
+        (np.array(2, ">f4"), "dtype"),
+        (np.array(2, "c8"), "dtype"),
+        (np.zeros((), "V8"), "dtype"),
+        (10**400, "dtype"),
+        (10**5000, "dtype"),
+    ):
+        assert refusal(floats.resolve, {1: 64, 3: value}, symbols={"M": 1}) == (rule, 3)
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [
+        (2**70, "INT64"),
+        (2**31, "INT32"),
+        (-129, "INT8"),
+        (np.int16(128), "INT8"),
+        (256, "UINT8"),
+        (-1, "UINT8"),
+        (2, "BOOLEAN"),
+    ],
+)
+def test_an_integer_that_its_type_does_not_hold(value, dtype):
+    integers = plan(X, scalar(3, dtype=dtype))
+    assert refusal(integers.resolve, {1: 64, 3: value}, symbols={"M": 1}) == ("dtype", 3)
+    with pytest.raises(ValueError, match=r"value: got"):
+        plan(scalar(3, int(value), dtype=dtype))
 
 
 def test_an_address_is_a_multiple_of_the_element():

@@ -35,6 +35,19 @@ int __tvm_ffi_scale(void *self, const Any *args, int32_t n, Any *ret) {
   return 0;
 }
 
+/* (y): sets every byte of every element, any type, any strides */
+static void paint(const Tensor *y, int axis, char *at) {
+  int64_t bytes = y->dtype.bits * y->dtype.lanes / 8;
+  if (axis == y->ndim) memset(at, 0xEE, bytes);
+  else
+    for (int64_t i = 0; i < y->shape[axis]; ++i)
+      paint(y, axis + 1, at + i * y->strides[axis] * bytes);
+}
+int __tvm_ffi_paint(void *self, const Any *args, int32_t n, Any *ret) {
+  paint(args[0].p, 0, ((Tensor *)args[0].p)->data);
+  return 0;
+}
+
 /* (out, ...): describes all arguments in the INT64 tensor `out`, ended by -1 */
 int __tvm_ffi_echo(void *self, const Any *args, int32_t n, Any *ret) {
   int64_t *out = ((Tensor *)args[0].p)->data;

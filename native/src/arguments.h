@@ -1,0 +1,50 @@
+// The arguments of `execute` and `resolve` as a Call.
+#pragma once
+
+#include <Python.h>
+
+#include <vector>
+
+#include "objects.h"
+#include "plan_object.h"
+
+namespace cudnn_aot {
+
+enum Parameter {
+  kBindings,
+  kWorkspace,
+  kStream,
+  kSymbols,
+  kOverrideUids,
+  kOverrideShapes,
+  kOverrideStrides,
+  kNumParameters
+};
+
+// What a call borrows from its arguments.
+struct Gathered {
+  static constexpr size_t kInline = 16;
+
+  // Raw, since clearing entries that a call does not use costs as much as describing a few.
+  alignas(Buffer) char inline_buffers[kInline * sizeof(Buffer)];
+  std::vector<Buffer> more;
+  Buffer workspace;
+  SymbolValue symbols[kMaxSymbols];
+  std::vector<Override> overrides;
+  Pins pins;
+  Call call;
+};
+
+// All functions below throw PythonErrorSet after a Python error, and Refusal.
+
+// Spreads the arguments of a vectorcall over `out`, which is all null; null stays for those that
+// were not given.
+void ParseArguments(const char* function, PyObject* const* args, Py_ssize_t count,
+                    PyObject* keywords, PyObject** out);
+
+void Gather(const PlanObject* self, PyObject* const* arguments, Gathered* out);
+
+// Values of a dict by symbol name, at most kMaxSymbols; returns their count.
+int GatherSymbols(const PlanObject* self, PyObject* symbols, SymbolValue* out);
+
+}  // namespace cudnn_aot

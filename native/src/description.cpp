@@ -1,0 +1,88 @@
+#include "description.h"
+
+namespace cudnn_aot {
+
+namespace py = pybind11;
+
+namespace {
+
+py::list IntegerList(const int64_t* values, int count) {
+  py::list out;
+  for (int i = 0; i < count; ++i) out.append(values[i]);
+  return out;
+}
+
+py::dict DescribeView(const DLTensor& view) {
+  py::dict out;
+  out["address"] = reinterpret_cast<uintptr_t>(view.data);
+  out["dtype"] = Describe(view.dtype);
+  out["dim"] = IntegerList(view.shape, view.ndim);
+  out["stride"] = IntegerList(view.strides, view.ndim);
+  return out;
+}
+
+}  // namespace
+
+py::dict DescribeCall(const Plan& plan, Frame* frame) {
+  const Table& table = plan.table();
+  const Branch& branch = table.branches[frame->branch];
+  py::dict symbols;
+  for (size_t i = 0; i < table.symbols.size(); ++i) {
+    symbols[table.symbol_names[i].c_str()] = frame->symbols[i];
+  }
+  py::dict operands;
+  for (size_t i = 0; i < table.operands.size(); ++i) {
+    const Operand& operand = table.operands[i];
+    py::dict item;
+    if (operand.kind == Operand::Kind::kScalar) {
+      if (operand.dtype->is_float()) {
+        item["value"] = frame->scalars[i].number;
+      } else {
+        item["value"] = frame->scalars[i].integer;
+      }
+    } else {
+      item["present"] = frame->slots[i].present;
+      item["address"] = reinterpret_cast<uintptr_t>(frame->slots[i].data);
+      item["nbytes"] = frame->slots[i].nbytes;
+      item["dim"] = IntegerList(frame->dims + operand.base, operand.rank);
+      item["stride"] = IntegerList(frame->strides + operand.base, operand.rank);
+    }
+    operands[py::int_(operand.uid)] = item;
+  }
+  py::list steps;
+  for (const Step& step : branch.steps) {
+    py::dict item;
+    if (step.kind == Step::Kind::kFill) {
+      item["step"] = "fill";
+      item["bytes"] = table.pool.Eval(step.bytes, frame->env());
+    } else {
+      item["step"] = "kernel";
+      item["kernel"] = step.kernel;
+      plan.BuildArgs(branch, step, true, frame);
+      py::list args;
+      for (size_t i = 0; i < step.args.size(); ++i) {
+        const FfiAny& arg = frame->args[i];
+        if (arg.type_index == kFfiTensorPtr) {
+          args.append(DescribeView(*static_cast<const DLTensor*>(arg.v_ptr)));
+        } else if (arg.type_index == kFfiInt) {
+          args.append(arg.v_int64);
+        } else if (arg.type_index == kFfiFloat) {
+          args.append(arg.v_float64);
+        } else {
+          args.append(py::none());
+        }
+      }
+      item["args"] = args;
+    }
+    steps.append(item);
+  }
+  py::dict out;
+  out["branch"] = branch.name;
+  out["symbols"] = symbols;
+  out["operands"] = operands;
+  out["workspace_bytes"] = frame->workspace_bytes;
+  out["steps"] = steps;
+  return out;
+}
+
+}  // namespace cudnn_aot

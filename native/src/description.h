@@ -1,0 +1,13 @@
+// A resolved call as Python data.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include "plan.h"
+
+namespace cudnn_aot {
+
+// What `resolve` returns for a frame that Plan::Resolve filled.
+pybind11::dict DescribeCall(const Plan& plan, Frame* frame);
+
+}  // namespace cudnn_aot
