@@ -103,10 +103,11 @@ class Plan:
         one. Required before an execute is captured into a CUDA graph. CPU plans need none.
 
         Raises:
+            UsageError: that names no device, or one of another kind than the plan's.
             RequirementError: the device does not run this plan.
             LaunchError: CUDA failed.
         """
-        self._native.prepare(_device_index(device))
+        self._native.prepare(_device_index(device, self.device))
 
     def __repr__(self) -> str:
         knobs = ", ".join(f"{knob}={value}" for knob, value in sorted(self.knobs.items()))
@@ -131,15 +132,27 @@ def _make_ready(what: str, requirements: Requirements, device: int | None) -> No
         requirements.check_device(what, device, _native.device_attributes(device))
 
 
-def _device_index(device: Any) -> int | None:
-    if device is None or isinstance(device, int):
-        return device
+def _device_index(device: Any, kind: str) -> int | None:
+    """The index that names a device of ``kind``, "cuda" or "cpu"; None for the current one."""
+    named, index = kind, device
     if isinstance(device, str):
-        kind, _, index = device.partition(":")
-        if kind == "cpu" and not index:
-            return None
-        if kind == "cuda" and (not index or index.isdecimal()):
-            return int(index) if index else None
-    elif hasattr(device, "index") and (device.index is None or isinstance(device.index, int)):
-        return device.index
-    raise UsageError(f"bad device: got {device!r}, want an index, 'cuda', 'cuda:N' or None")
+        named, _, digits = device.partition(":")
+        index = int(digits) if digits.isdecimal() and digits.isascii() else None
+        if (index is None and device != named) or named not in ("cpu", "cuda"):
+            raise _bad_device(device, kind)
+    elif device is not None and not isinstance(device, int):
+        if not hasattr(device, "index"):
+            raise _bad_device(device, kind)
+        index = device.index
+        named = getattr(device, "type", kind)
+    if named != kind or isinstance(index, bool) or not isinstance(index, int | None):
+        raise _bad_device(device, kind)
+    if index is not None and index < 0:
+        raise _bad_device(device, kind)
+    return index
+
+
+def _bad_device(device: Any, kind: str) -> UsageError:
+    return UsageError(
+        f"bad device: got {device!r} for a {kind} plan, want an index, '{kind}', '{kind}:N' or None"
+    )

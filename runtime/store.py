@@ -12,6 +12,7 @@ from cudnn_aot.cache.layout import is_digest
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.errors import (
     DamagedError,
+    NotAStoreError,
     NotInStoreError,
     StoreError,
     UsageError,
@@ -36,7 +37,13 @@ def open(path: str | os.PathLike[str] | None = None, target: str | None = None) 
     chosen = path if path is not None else os.environ.get(VARIABLE)
     if not chosen:
         raise UsageError(f"no store: pass a path or set {VARIABLE}")
-    return Store(chosen, target)
+    try:
+        folder = os.fsdecode(chosen)
+    except TypeError:
+        raise UsageError(f"bad path of a store: got {chosen!r}, want a string or a path") from None
+    if "\0" in folder:
+        raise NotAStoreError(f"bad path of a store: got {folder!r}, want one without a null byte")
+    return Store(folder, target)
 
 
 class Store:
@@ -68,8 +75,10 @@ class Store:
             cudnnGraphNotSupportedError: it was declined when the store was built.
             RequirementError: this host does not run it.
             DamagedError: stored bytes are not what was recorded.
-            UsageError: several targets hold it and none was chosen.
+            UsageError: several targets hold it and none was chosen; the name is no string.
         """
+        if not isinstance(name, str):
+            raise UsageError(f"bad name: got {name!r}, want the name or the key of a graph")
         chosen = target or self.target
         if chosen is not None:
             self._need_target(chosen)
@@ -79,7 +88,7 @@ class Store:
         holder = chosen or self._only_target(name, self._reader.names())
         try:
             entry = self._reader.name(holder, name)
-        except NotInStoreError:
+        except (NotInStoreError, UnicodeEncodeError):  # a string that is no text names no file
             raise self._absent(name, holder) from None
         try:
             pointer = self._reader.pointer(holder, entry["graph_key"])

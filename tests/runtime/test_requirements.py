@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from served_store import put_plan
+from cuda_stand_in import run
+from served_store import put_plan, small_store
 
 from cudnn_aot import errors, runtime
 from cudnn_aot.cache.writer import StoreWriter
@@ -121,15 +122,60 @@ def test_without_libtvm_ffi(monkeypatch, tmp_path):
         runtime.open(tmp_path / "store").plan("scale")
 
 
-def test_how_a_device_is_named():
-    class Device:
-        index = 2
+class Device:
+    """As frameworks name one: by index alone, or with its type."""
 
-    got = [_device_index(d) for d in (None, 3, "cuda", "cuda:1", "cpu", Device())]
-    assert got == [None, 3, None, 1, None, 2]
-    for bad in ("gpu:0", "cuda:x", "cpu:1", 1.5):
-        with pytest.raises(errors.UsageError, match="^bad device: got "):
-            _device_index(bad)
+    def __init__(self, index, type=None):
+        self.index = index
+        if type is not None:
+            self.type = type
+
+    def __repr__(self):
+        return f"Device({self.index})"
+
+
+def test_how_a_device_is_named():
+    cuda = (None, 3, "cuda", "cuda:1", Device(2), Device(None, "cuda"), Device(4, "cuda"))
+    assert [_device_index(d, "cuda") for d in cuda] == [None, 3, None, 1, 2, None, 4]
+    host = (None, 0, "cpu", "cpu:0", Device(0), Device(None, "cpu"))
+    assert [_device_index(d, "cpu") for d in host] == [None, 0, None, 0, 0, None]
+
+
+@pytest.mark.parametrize("kind", ["cuda", "cpu"])
+def test_what_names_no_device_of_a_plan(kind):
+    other = {"cuda": "cpu", "cpu": "cuda"}[kind]
+    bad = ("gpu:0", f"{kind}:x", f"{kind}:", f"{kind}:-1", f"{kind}:\u0663", "", 1.5, True, -1, [0])
+    bad += (other, f"{other}:0", Device(0, other), Device(None, other), Device("0"), Device(True))
+    for device in bad:
+        with pytest.raises(errors.UsageError, match=f"^bad device: got .* for a {kind} plan, want"):
+            _device_index(device, kind)
+
+
+def test_prepare_refuses_a_device_of_another_kind(stored_both):
+    host, gpu = stored_both
+    for plan, device in ((host, "cuda:0"), (gpu, "cpu"), (gpu, Device(None, "cpu"))):
+        with pytest.raises(errors.UsageError, match="bad device"):
+            plan.prepare(device)
+    host.prepare("cpu")
+    host.prepare(0)
+
+
+@pytest.fixture
+def stored_both(tmp_path):
+    store = runtime.open(small_store(tmp_path / "store"))
+    return store.plan("both", "cpu"), store.plan("both", "h200")
+
+
+@pytest.mark.parametrize("index", [-1, 64, 2**32, 2**70])
+def test_there_is_no_such_device(index):
+    run(
+        f"""
+plan = _native.Plan(table([], kernel(dict(arg="launch")), device="cuda"), [load("count")])
+try: plan.prepare({index})
+except errors.RequirementError as error: assert "no such device: got {index}" in str(error), error
+else: raise AssertionError
+"""
+    )
 
 
 def test_the_runtime_library_named_by_the_environment(monkeypatch, tmp_path):

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cuda_stand_in import run as run_with_stand_ins
 from served_store import SCALE, graph_key, put_plan, small_store
-from tables import table
+from tables import kernel, operand, symbol, table
 
 from cudnn_aot import errors, runtime
 from cudnn_aot.cache.writer import StoreWriter
@@ -105,6 +106,70 @@ def test_what_is_no_store(tmp_path, stored):
             runtime.open(path)
     with pytest.raises(errors.NotInStoreError, match="'h300'"):
         runtime.open(stored, target="h300")
+
+
+@pytest.mark.parametrize("name", [None, 7, b"scale", ("scale",)])
+def test_a_name_is_a_string(stored, name):
+    with pytest.raises(errors.UsageError, match="^bad name: got .*, want the name or the key of"):
+        runtime.open(stored).plan(name)
+
+
+@pytest.mark.parametrize("name", ["", "a\0b", "x" * 9999, "../scale", "\ud800", "a\nb"])
+def test_odd_names_are_not_there(stored, name):
+    for target in (None, "cpu"):
+        with pytest.raises(
+            (errors.NotInStoreError, errors.UsageError), match="no graph named|bad graph name"
+        ) as absent:
+            runtime.open(stored).plan(name, target)
+        assert "\n" not in str(absent.value)
+
+
+def test_a_path_is_a_path(stored):
+    for path, kind in (("a\0b", errors.NotAStoreError), (7, errors.UsageError)):
+        with pytest.raises(kind, match="^bad path of a store: got "):
+            runtime.open(path)
+    run(runtime.open(os.fsencode(stored)).plan("scale"))
+
+
+def test_an_extent_out_of_range_is_refused_before_anything_is_allocated(writer):
+    """Not the workspace that it would take, and nothing is asked of the device but what it is."""
+    wide = operand(1, ["M", 6], [6, 1])
+    steps = (
+        {"step": "fill", "slice": "s", "bytes": 4, "pattern": 0, "width": 4},
+        kernel({"arg": "launch"}),
+    )
+    fields = {
+        "symbols": {"M": symbol(1, 64, multiple_of=8)},
+        "workspace": [{"name": "s", "bytes": ["mul", "M", "M"], "align": 128}],
+    }
+    put_plan(writer, "wide_cpu", "cpu", table([wide], *steps, **fields), symbol_name="count")
+    gpu = table([wide], *steps, device="cuda", **fields)
+    put_plan(writer, "wide_h200", "h200", gpu, symbol_name="count")
+    log = run_with_stand_ins(
+        """
+import resource, tracemalloc
+from cudnn_aot import runtime
+
+store = runtime.open(sys.argv[1])
+host, gpu = store.plan("wide_cpu"), store.plan("wide_h200")
+x = np.zeros((72, 6), np.float32)
+calls = [(host, {1: x}, None), (gpu, {1: OnDevice((72, 6))}, None)]
+calls += [(plan, {1: 4096}, {"M": m}) for plan in (host, gpu) for m in (0, 12, 72, 1 << 40)]
+tracemalloc.start()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for plan, bindings, symbols in calls:
+    tracemalloc.reset_peak()
+    held, _ = tracemalloc.get_traced_memory()
+    try: plan.execute(bindings, None, symbols=symbols)
+    except errors.RefusedError as refused: assert refused.rule == "symbol_range", refused
+    else: raise AssertionError
+    _, peak = tracemalloc.get_traced_memory()
+    assert peak - held < 1 << 16, peak - held
+assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 12  # KiB
+""",
+        writer.path,
+    )
+    assert all(line.startswith("sm_count of ") for line in log), log
 
 
 def test_a_flipped_byte_is_found_before_anything_is_loaded(writer, monkeypatch):
