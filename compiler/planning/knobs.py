@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import enum
 
-
 FRONTEND_KNOB_TYPE_BASE = 1000
 
 
