@@ -1,6 +1,6 @@
 """What differs between the cuDNN frontend and this package, one line of text per difference.
 
-A line is ``<area>: <where>: <what>``, which the rows of `differences` match.
+A line is ``<area>: <where>: <what>``, which the rows of `parity_differences` match.
 """
 
 from collections.abc import Iterator, Mapping

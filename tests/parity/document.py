@@ -1,6 +1,6 @@
 """docs/parity.md, from the differences: ``python tests/parity/document.py > docs/parity.md``."""
 
-from differences import DIFFERENCES
+from parity_differences import DIFFERENCES
 
 HEAD = """\
 # Next to the cuDNN frontend

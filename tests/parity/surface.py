@@ -53,8 +53,10 @@ def surface(cudnn: Any) -> dict[str, Any]:
 
 
 def _is_foreign(value: Any) -> bool:
-    """Whether it is a module of another package, which the frontend imports for itself."""
-    return inspect.ismodule(value) and not value.__name__.startswith("cudnn")
+    """Whether it is of another package, which the frontend imports for itself."""
+    if inspect.ismodule(value):
+        return not value.__name__.startswith("cudnn")
+    return getattr(value, "__module__", "") == "typing"
 
 
 def _is_enum(value: Any) -> bool:

@@ -10,7 +10,7 @@ import compare
 import document
 import pytest
 from calls import mismatches
-from differences import DIFFERENCES, patterns
+from parity_differences import DIFFERENCES, patterns
 from perform import perform
 
 import cudnn_aot
