@@ -171,7 +171,14 @@ def test_interrupting_a_build_ends_quickly_and_repeats_well(tmp_path: Path) -> N
     store = tmp_path / "store"
     command = [sys.executable, "-m", "cudnn_aot.cli.main", "build", *map(str, files)]
     command += ["-t", "cpu", "--store", str(store), "-j", "1"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        # A test run in the background of a shell inherits interrupts ignored, and so would this.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
     while not (store / "store.json").exists() and process.poll() is None:
         time.sleep(0.02)
     time.sleep(0.5)
