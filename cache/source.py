@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -51,7 +52,32 @@ def split_template(template: str) -> tuple[str, str]:
 
 
 def source_closure(template: str) -> SourceClosure:
-    """The closure of a template; raises CompileError for a forbidden or missing import."""
+    """The closure of a template; raises CompileError for a forbidden or missing import.
+
+    Plans ask often: it is read again only when a file of it, or a folder that its modules were
+    looked for in, has changed.
+    """
+    place = (template, *importlib.import_module(RECIPES).__path__)
+    known = _known.get(place)
+    if known is not None and all(_version(path) == version for path, version in known[1]):
+        return known[0]
+    closure = _closure(template)
+    read = {Path(__file__).with_name(Path(_STEP).name), *closure.files}
+    seen = read | {path.parent for path in read} | {Path(folder) for folder in place[1:]}
+    _known[place] = closure, [(str(path), _version(str(path))) for path in seen]
+    return closure
+
+
+_Version = tuple[int, int, int]
+_known: dict[tuple[str, ...], tuple[SourceClosure, list[tuple[str, _Version]]]] = {}
+
+
+def _version(path: str) -> _Version:
+    status = os.stat(path)  # noqa: PTH116  (asked ten times per plan: a Path costs as much again)
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def _closure(template: str) -> SourceClosure:
     start, _ = split_template(template)
     found: dict[str, Path] = {}
     packages: dict[str, Path] = {}
@@ -81,7 +107,7 @@ def source_closure(template: str) -> SourceClosure:
         (_STEP, step),
         *sorted((_relative(name), path) for name, path in found.items()),
     ]:
-        digest.update(f"{label}\0{_scan(*_version(path)).digest}\n".encode())
+        digest.update(f"{label}\0{_scan(path, *_version(str(path))).digest}\n".encode())
     return SourceClosure(
         tuple(sorted(found.items())), tuple(sorted(packages.values())), digest.hexdigest()
     )
@@ -145,7 +171,7 @@ def _empty(path: Path) -> Path:
 def _imports(name: str, path: Path) -> Iterator[str]:
     """Project modules imported anywhere in a module, as full names of modules that exist."""
     try:
-        statements = _scan(*_version(path)).imports
+        statements = _scan(path, *_version(str(path))).imports
     except SyntaxError as error:
         raise CompileError(f"{_relative(name)}:{error.lineno}: {error.msg}") from None
     for level, module, names in statements:
@@ -160,11 +186,6 @@ def _imports(name: str, path: Path) -> Iterator[str]:
 class _Scanned:
     digest: str
     imports: tuple[tuple[int, str, tuple[str, ...]], ...]  # level, module, names imported from it
-
-
-def _version(path: Path) -> tuple[Path, int, int, int]:
-    status = path.stat()
-    return path, status.st_mtime_ns, status.st_size, status.st_ino
 
 
 @lru_cache(maxsize=512)
@@ -184,6 +205,7 @@ def _scan(path: Path, *version: int) -> _Scanned:
 def forget_scans() -> None:
     """Read every file again, whatever its time says."""
     _scan.cache_clear()
+    _known.clear()
 
 
 def _is_project(module: str) -> bool:

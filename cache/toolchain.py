@@ -68,6 +68,29 @@ def _toolchain(flavor: str) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(found.items()))
 
 
+def why_no_dsl(minimum: str) -> str | None:
+    """None when the DSL is installed in ``minimum`` or newer, else the reason; never imports it."""
+    version = _dsl_version()
+    if version is None:
+        return f"{_DSL} is not installed: pip install 'cudnn-aot[compile]'"
+    if _numbers(version) < _numbers(minimum):
+        return f"{_DSL} is {version}, want {minimum} or newer"
+    return None
+
+
+@lru_cache(maxsize=1)
+def _dsl_version() -> str | None:
+    try:
+        return importlib.metadata.version(_DSL)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """The release of a version, ``(4, 8, 1)`` of ``"4.8.1.post2"``."""
+    return tuple(int(part) for part in re.match(r"[\d.]*", version)[0].split(".") if part)  # type: ignore[index]
+
+
 def dsl_folder() -> Path:
     """The installed ``nvidia_cutlass_dsl`` folder, found without importing it."""
     spec = importlib.util.find_spec("nvidia_cutlass_dsl")

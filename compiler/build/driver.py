@@ -31,7 +31,8 @@ from cudnn_aot.compiler.build.summary import (
     Status,
 )
 from cudnn_aot.compiler.formats import graph_json
-from cudnn_aot.compiler.planning.plan import Planned, plan_graph, plan_key
+from cudnn_aot.compiler.planning.plan import plan_graph, plan_key
+from cudnn_aot.compiler.planning.plan_list import Planned
 from cudnn_aot.compiler.target.target import Target, load_target
 from cudnn_aot.errors import UsageError, cudnnGraphNotSupportedError
 

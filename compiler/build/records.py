@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cudnn_aot.cache.compile import KernelEntry
-from cudnn_aot.compiler.planning.plan import Planned
+from cudnn_aot.compiler.planning.plan_list import Planned, PlannedRange
 
 FORMAT = 1
 _HOST_LEVELS = ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4")
@@ -23,6 +23,7 @@ def plan_record(
         "target": target,
         "engine": {"id": planned.engine_id, "name": planned.engine_name},
         "knobs": dict(planned.knobs),
+        **({"ranges": [_range(part) for part in planned.ranges]} if planned.ranges else {}),
         "table": planned.table,
         "kernels": [
             {
@@ -35,6 +36,14 @@ def plan_record(
             for entry in entries
         ],
         "requirements": merge_requirements([entry.requirements for entry in entries]),
+    }
+
+
+def _range(part: PlannedRange) -> dict[str, Any]:
+    return {
+        "bounds": {symbol: list(bounds) for symbol, bounds in part.bounds.items()},
+        "engine": {"id": part.engine_id, "name": part.engine_name},
+        "knobs": dict(part.knobs),
     }
 
 

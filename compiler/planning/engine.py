@@ -9,10 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 from cudnn_aot.cache.spec import KernelSpec
+from cudnn_aot.compiler.graph.enums import behavior_note, numerical_note
+from cudnn_aot.compiler.planning.capability import Capability
+from cudnn_aot.compiler.planning.knobs import knob_type
 from cudnn_aot.compiler.target.target import Target
+from cudnn_aot.errors import cudnnGraphNotSupportedError
+
+# By which an engine says "not this graph"; every other exception is a fault and propagates.
+DECLINES = (NotImplementedError, cudnnGraphNotSupportedError, ImportError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +33,16 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class PlanConfig:
-    """One entry of a ranked plan list: an engine and the knobs it will build with.
+    """One plan that can be built: an engine, and the knobs that it builds with.
 
-    ``knobs`` are ``(knob name, value)`` pairs in name order, from the public vocabulary of
-    ``knobs.py``. The pair ``(engine_id, knobs)`` is the identity of a plan.
+    ``(engine_id, knobs)`` is the plan's identity. ``knobs`` is a hashable record of the engine's
+    own, complete: nothing is left for the engine to choose; None where it has nothing to choose.
+    ``why`` says in a few words what put the plan where it is in a ranking.
     """
 
     engine_id: int
-    knobs: tuple[tuple[str, int], ...] = ()
+    knobs: Any = None
+    why: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +55,48 @@ class Lowering:
     table: dict[str, Any] = field(hash=False)
 
 
-class Engine(Protocol):
-    """Engines are stateless: everything they need comes in the arguments."""
+class Engine:
+    """Base of the engines. They are stateless: everything they need comes in the arguments.
 
-    name: str
+    Attributes:
+        name: that of the manifest's slot.
+        caps: what it takes. A graph is supported when one of the rows takes it.
+        dsl_min: lowest version of the CuTe DSL that compiles its kernels.
+        behavior_notes, numerical_notes: by which a program selects and deselects plans.
+    """
+
+    name: ClassVar[str]
+    caps: ClassVar[tuple[Capability[Any], ...]]
+    dsl_min: ClassVar[str] = "4.8.1"
+    behavior_notes: ClassVar[frozenset[behavior_note]] = frozenset()
+    numerical_notes: ClassVar[frozenset[numerical_note]] = frozenset()
 
     def check_support(self, facts: Any, target: Target) -> Refusal | None:
         """None when the engine takes the graph on the target, else the reason; from facts
         alone, cheap.
         """
-        ...
+        reasons = [row.why_not(facts, target) for row in self.caps]
+        if any(reason is None for reason in reasons):
+            return None
+        return Refusal("; ".join(dict.fromkeys(reason for reason in reasons if reason)))
 
-    def lower(self, facts: Any, knobs: Mapping[str, int], target: Target) -> Lowering | Refusal:
+    def lower(self, facts: Any, knobs: Any, target: Target) -> Lowering | Refusal:
         """Kernels and launch table for one config; pure, compiles nothing."""
-        ...
+        raise NotImplementedError
+
+    def knobs_to_public(self, knobs: Any) -> dict[knob_type, int]:
+        """The engine's knob record in the public vocabulary; ``{}`` when it has no knobs."""
+        if knobs is not None:
+            raise TypeError(f"{self.name} has no knobs, got {knobs!r}")
+        return {}
+
+    def knobs_from_public(self, knobs: Mapping[knob_type, int]) -> Any:
+        """The record that ``knobs`` spell: complete, and of values that the engine builds.
+
+        Raises:
+            cudnnGraphNotSupportedError: a knob is missing, unknown, or out of its domain.
+        """
+        if knobs:
+            given = ", ".join(sorted(knob.name for knob in knobs))
+            raise cudnnGraphNotSupportedError(f"engine {self.name} has no knobs, got {given}")
+        return None

@@ -54,6 +54,10 @@ def lt(a: Expr, b: Expr) -> Predicate:
     return a < b if isinstance(a, int) and isinstance(b, int) else ["lt", a, b]
 
 
+def le(a: Expr, b: Expr) -> Predicate:
+    return a <= b if isinstance(a, int) and isinstance(b, int) else ["le", a, b]
+
+
 def divides(divisor: int, a: Expr) -> Predicate:
     if divisor == 1:
         return True

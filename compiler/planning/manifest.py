@@ -1,27 +1,38 @@
 """The manifest: which families exist, which engines each has, and their ids. Import-free by design.
 
 A family is a *kind of graph*, named by its anchor node; a graph that names two families belongs to
-none. Analyzers, heuristics and engines are named as ``"module:attribute"`` strings under
-``cudnn_aot.recipes`` and resolved when a graph needs them. Ids live in one flat space: cuDNN's
-backend ``[0, 10000)``, reserved ``[10000, 20000)``, ours from 20000 with a block of 100 per
-family. An id is never reused.
+none. What a family cannot say without being imported (validator, analyzer, heuristics, engines) is
+named as ``"module:attribute"`` under ``cudnn_aot.recipes`` and resolved when a graph needs it. Ids
+live in one flat space: cuDNN's backend ``[0, 10000)``, reserved ``[10000, 20000)``, ours from 20000
+with a block of 100 per family. An id is never reused.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from cudnn_aot.errors import UsageError
+
+BACKEND_IDS = range(0, 10_000)
+RESERVED_IDS = range(10_000, 20_000)
 FIRST_ENGINE_ID = 20_000
 FAMILY_BLOCK = 100
+
+OPT_IN_VARIABLE = "CUDNN_AOT_OPT_IN_ENGINES"
+_ON = ("1", "true", "yes", "on")
+_OFF = ("", "0", "false", "no", "off")
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSlot:
     """One engine of a family: ``offset`` in the family's block of ids, public name, and where
     the class is.
+
+    An ``opt_in`` engine is not mature: it is offered only when `OPT_IN_VARIABLE` names it.
     """
 
     offset: int
@@ -32,7 +43,16 @@ class EngineSlot:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A kind of graph and the engines that compete for it."""
+    """A kind of graph and the engines that compete for it.
+
+    Attributes:
+        anchors: the ops that name it. Other ops are ignored when classifying: whether the whole
+            graph can be served is the analyzer's judgment.
+        analyzer: ``(graph) -> facts | Refusal``.
+        heuristics: ``(kind, facts, offered ids, target) -> [PlanConfig | Ranges | BACKEND]``.
+        validator: ``(graph) -> None``, raises for what breaks a rule of the family beyond those of
+            its ops; may be empty.
+    """
 
     name: str
     base_id: int
@@ -40,9 +60,22 @@ class Family:
     analyzer: str
     heuristics: str
     engines: tuple[EngineSlot, ...]
+    validator: str = ""
+
+    @property
+    def recipe(self) -> str:
+        """The package under ``recipes`` that holds it."""
+        return self.analyzer.partition(":")[0].partition(".")[0]
 
     def engine_id(self, slot: EngineSlot) -> int:
         return self.base_id + slot.offset
+
+    def offered(self) -> tuple[EngineSlot, ...]:
+        """The engines that may serve now: those that are mature, and those opted in to."""
+        names = opted_in()
+        return tuple(
+            slot for slot in self.engines if not slot.opt_in or names is None or slot.name in names
+        )
 
 
 FAMILIES: tuple[Family, ...] = (
@@ -80,6 +113,27 @@ def engine_for_id(engine_id: int) -> tuple[Family, EngineSlot]:
             if family.engine_id(slot) == engine_id:
                 return family, slot
     raise KeyError(engine_id)
+
+
+def opted_in() -> frozenset[str] | None:
+    """The opt-in engines that `OPT_IN_VARIABLE` names, read now; None for all of them.
+
+    Raises:
+        UsageError: it names no opt-in engine.
+    """
+    text = os.environ.get(OPT_IN_VARIABLE, "").strip()
+    if text.lower() in _ON:
+        return None
+    if text.lower() in _OFF:
+        return frozenset()
+    names = frozenset(name.strip() for name in text.split(",") if name.strip())
+    known = {slot.name for family in FAMILIES for slot in family.engines if slot.opt_in}
+    if unknown := sorted(names - known):
+        raise UsageError(
+            f"{OPT_IN_VARIABLE}: got {unknown[0]!r}, want 1, 0 or opt-in engines: "
+            f"{', '.join(sorted(known)) or 'there are none'}"
+        )
+    return names
 
 
 def resolve(name: str) -> Any:

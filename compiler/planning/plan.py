@@ -1,4 +1,4 @@
-"""Planning: classify a graph, analyze it once, rank, lower the first plan that does not decline.
+"""Planning for a build: the best plan of a graph, and the key that says when it must be made anew.
 
 Nothing here knows a device, and nothing compiles. The plan key covers everything that a plan is
 made from, so an unchanged graph is recognised without planning it.
@@ -6,95 +6,50 @@ made from, so an unchanged graph is recognised without planning it.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.util
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from cudnn_aot.cache.canonical import canonical_digest
-from cudnn_aot.cache.spec import KernelSpec
+from cudnn_aot.compiler.graph.enums import heur_mode
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.planning import manifest
-from cudnn_aot.compiler.planning.engine import Engine, PlanConfig, Refusal
+from cudnn_aot.compiler.planning.engine import Refusal
+from cudnn_aot.compiler.planning.facts import facts_for
+from cudnn_aot.compiler.planning.plan_list import PlanList, Planned
+from cudnn_aot.compiler.planning.rank import DEFAULT_MODES
+from cudnn_aot.compiler.planning.tuning import Tuning
 from cudnn_aot.compiler.target.target import Target
-from cudnn_aot.errors import cudnnGraphNotSupportedError
 
 TABLE_VERSION = 1
-MODES = ("A", "FALLBACK")
 
 
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """A lowered plan: who serves the graph, with which knobs, and what it runs."""
-
-    engine_id: int
-    engine_name: str
-    knobs: dict[str, int] = field(hash=False)
-    kernels: tuple[KernelSpec, ...]
-    table: dict[str, Any] = field(hash=False)
-
-
-def plan_graph(graph: Graph, target: Target) -> Planned:
-    """The best plan for ``graph`` on ``target``.
+def plan_graph(
+    graph: Graph,
+    target: Target,
+    modes: Sequence[heur_mode] = DEFAULT_MODES,
+    tuning: Tuning | None = None,
+) -> Planned:
+    """The best plan of our engines for ``graph`` on ``target``.
 
     Raises:
         cudnnGraphNotSupportedError: every engine declined; ``reasons`` and the message carry all
             their reasons.
     """
-    graph.freeze()
-    family = manifest.family_for(node.op for node in graph.nodes)
-    if family is None:
-        raise _declined(graph, target, ["no engine family serves this combination of ops"])
-    facts = manifest.resolve(family.analyzer)(graph)
-    if isinstance(facts, Refusal):
-        raise _declined(graph, target, [f"{family.name}: {facts.reason}"])
-    engines, reasons = _supporting_engines(family, facts, target)
-    for config in _plan_list(family, facts, list(engines), target):
-        engine = engines[config.engine_id]
-        lowering = engine.lower(facts, dict(config.knobs), target)
-        if isinstance(lowering, Refusal):
-            reasons.append(f"{engine.name}: {lowering.reason}")
-            continue
-        return Planned(
-            config.engine_id, engine.name, dict(config.knobs), lowering.kernels, lowering.table
-        )
-    raise _declined(graph, target, reasons)
+    _, planned = PlanList(graph, target, modes, tuning=tuning).walk(lambda planned: planned)
+    return planned
 
 
-def _supporting_engines(
-    family: manifest.Family, facts: Any, target: Target
-) -> tuple[dict[int, Engine], list[str]]:
-    engines: dict[int, Engine] = {}
-    reasons: list[str] = []
-    for slot in family.engines:
-        engine: Engine = manifest.resolve(slot.factory)()
-        refusal = engine.check_support(facts, target)
-        if refusal is None:
-            engines[family.engine_id(slot)] = engine
-        else:
-            reasons.append(f"{slot.name}: {refusal.reason}")
-    return engines, reasons
-
-
-def _plan_list(
-    family: manifest.Family, facts: Any, offered: list[int], target: Target
-) -> list[PlanConfig]:
-    """One list over the modes, first position of a repeated plan wins."""
-    recommend = manifest.resolve(family.heuristics)
-    ranked = [config for mode in MODES for config in recommend(mode, facts, offered, target)]
-    return list(dict.fromkeys(ranked))
-
-
-def _declined(graph: Graph, target: Target, reasons: list[str]) -> cudnnGraphNotSupportedError:
-    return cudnnGraphNotSupportedError(
-        f"graph {graph.name!r} is declined for {target.name}: {'; '.join(reasons)}", reasons
-    )
-
-
-def plan_key(graph: Graph, target: Target) -> str:
-    """64 hex digits over graph, target descriptor, planner and recipe sources, table version and
-    modes.
+def plan_key(
+    graph: Graph,
+    target: Target,
+    modes: Sequence[heur_mode] = DEFAULT_MODES,
+    tuning: Tuning | None = None,
+) -> str:
+    """64 hex digits over graph, target descriptor, planner and recipe sources, table version,
+    modes, engines, and what the tuning file says of the graph.
 
     Kernel sources and tools are no part of it: the keys of the plan's kernels hold them.
     """
@@ -102,20 +57,33 @@ def plan_key(graph: Graph, target: Target) -> str:
     document = {
         "graph": graph.key(),
         "target": target.descriptor(),
-        "planner": _source_digest(family.name if family else None),
+        "planner": _source_digest(family.recipe if family else None),
         "table_version": TABLE_VERSION,
-        "modes": list(MODES),
+        "modes": [mode.name for mode in modes],
+        "engines": [slot.name for slot in family.offered()] if family else [],
+        "tuning": _tuning_digest(graph, family, target, tuning),
     }
     return canonical_digest(document)
 
 
-def _source_digest(family: str | None) -> str:
+def _tuning_digest(
+    graph: Graph, family: manifest.Family | None, target: Target, tuning: Tuning | None
+) -> str:
+    if tuning is None or family is None:
+        return ""
+    facts = facts_for(graph, manifest.resolve(family.analyzer))
+    return "" if isinstance(facts, Refusal) else tuning.digest(family.name, facts, target)
+
+
+@functools.cache
+def _source_digest(recipe: str | None) -> str:
     """Digest of the sources that decide a plan: planning, graph, the family's recipe.
 
-    Names are relative to their package, so that a wheel and a checkout agree.
+    Names are relative to their package, so that a wheel and a checkout agree. Taken once per
+    process: its modules are those that were imported, whatever happens to their files.
     """
     packages = ["compiler.planning", "compiler.graph", "compiler.target"]
-    packages += [f"recipes.{family}"] if family else []
+    packages += [f"recipes.{recipe}"] if recipe else []
     digest = hashlib.sha256()
     for package in packages:
         root = _folder(package)

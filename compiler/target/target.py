@@ -54,6 +54,11 @@ class Target:
     host_triple: str
     host_level: str
 
+    @property
+    def sm(self) -> int:
+        """``major * 10 + minor`` of the architecture, 90 for ``"sm_90a"``; 0 for a CPU."""
+        return int("".join(c for c in self.gpu_arch if c.isdigit()) or "0")
+
     def descriptor(self) -> dict[str, str | int]:
         """The fields as plain data, as a plan key reads them."""
         return asdict(self)

@@ -1,14 +1,10 @@
-"""Capability rows of the GEMM engines: what an engine accepts, and the reason when it does not.
-
-A row is the only place that says so: planning, listing and documentation read the same rows.
-"""
+"""Capability rows of the GEMM engines: what an engine accepts, and the reason when it does not."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cudnn_aot.compiler.planning.engine import Refusal
-from cudnn_aot.compiler.target.target import Target
+from cudnn_aot.compiler.planning.capability import Capability
 from cudnn_aot.recipes.gemm.facts import VALUE, GemmFacts
 from cudnn_aot.recipes.gemm.lowering import INT32_MAX, bounds, unmergeable_batch
 
@@ -25,30 +21,27 @@ MAX_EPILOGUE_TENSORS = 12
 MAX_EPILOGUE_NODES = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Capability:
-    """One row: a kind of machine (for CUDA an architecture range) and the types served there.
+FEATURES = (
+    "pointwise chain",
+    "several outputs",
+    f"{MAX_OPTIONAL_OUTPUTS} optional outputs",
+    "batch, broadcast or strided",
+    "symbolic extents",
+)
 
-    ``sm_lo`` and ``sm_hi`` are ``major * 10 + minor``, both inclusive.
-    """
 
-    kind: str
-    ab_dtypes: tuple[str, ...]
-    sm_lo: int = 0
-    sm_hi: int = 0
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GemmCapability(Capability[GemmFacts]):
+    """``dtypes`` are those of A and B; everything accumulates in fp32."""
 
-    def why_not(self, facts: GemmFacts, target: Target) -> str | None:
-        """None when the row takes the graph on the target, else one sentence."""
-        if target.kind != self.kind:
-            return f"target {target.name} is a {target.kind} target, want {self.kind}"
-        if self.kind == "cuda":
-            sm = int("".join(c for c in target.gpu_arch.removeprefix("sm_") if c.isdigit()))
-            if not self.sm_lo <= sm <= self.sm_hi or not target.gpu_arch.endswith("a"):
-                return f"arch {target.gpu_arch} is not in sm_{self.sm_lo}a..sm_{self.sm_hi}a"
+    layouts: tuple[str, ...] = ("any strides",)
+    features: tuple[str, ...] = FEATURES
+
+    def why_not_facts(self, facts: GemmFacts) -> str | None:
         if facts.a.dtype != facts.b.dtype:
             return f"A is {facts.a.dtype} and B is {facts.b.dtype}, want the same dtype"
-        if facts.a.dtype not in self.ab_dtypes:
-            return f"dtype {facts.a.dtype} is not in {'/'.join(self.ab_dtypes)}"
+        if facts.a.dtype not in self.dtypes:
+            return f"dtype {facts.a.dtype} is not in {'/'.join(self.dtypes)}"
         return _common_why_not(facts)
 
 
@@ -77,11 +70,3 @@ def _common_why_not(facts: GemmFacts) -> str | None:
         if bounds(extent, facts.symbols)[1] > INT32_MAX:
             return f"{name} may reach {bounds(extent, facts.symbols)[1]}, want at most {INT32_MAX}"
     return unmergeable_batch(facts)
-
-
-def first_refusal(caps: tuple[Capability, ...], facts: GemmFacts, target: Target) -> Refusal | None:
-    """None when one of the rows takes the graph, else the reasons of all of them."""
-    reasons = [row.why_not(facts, target) for row in caps]
-    if any(reason is None for reason in reasons):
-        return None
-    return Refusal("; ".join(dict.fromkeys(reason for reason in reasons if reason)))

@@ -10,12 +10,13 @@ extent is an int or a ``SymExpr``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from cudnn_aot.compiler.graph.enums import scalar_type
-from cudnn_aot.compiler.graph.extents import Extent, Symbol
+from cudnn_aot.compiler.graph.extents import Extent, Symbol, evaluate
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.graph.node import Node
 from cudnn_aot.compiler.graph.tensor import Tensor
@@ -84,6 +85,58 @@ class GemmFacts:
         every = (self.a, self.b, *inputs, *outputs)
         by_uid = {operand.uid: operand for operand in every if not operand.constant}
         return tuple(by_uid[uid] for uid in sorted(by_uid))
+
+    def majors(self) -> tuple[str, str] | None:
+        """Contiguous axis of A (``k`` or ``m``) and of B (``k`` or ``n``) as declared; None if one
+        has none.
+        """
+        a_major = _unit_axis(self.a, {-1: "k", -2: "m"})
+        b_major = _unit_axis(self.b, {-2: "k", -1: "n"})
+        return None if a_major is None or b_major is None else (a_major, b_major)
+
+    @property
+    def extents(self) -> dict[str, int]:
+        """The extents to rank for: symbols take their hint, or their largest value."""
+        values = {name: symbol.planned for name, symbol in self.symbols.items()}
+        batch = math.prod(evaluate(extent, values) for extent in self.batch)
+        sizes = (evaluate(extent, values) for extent in (self.m, self.n, self.k))
+        return {"batch": batch, **dict(zip("mnk", sizes, strict=True))}
+
+    @property
+    def layout_class(self) -> str:
+        """What kernels are shared by, in words: types, majors, and the shape of the epilogue."""
+        majors = "".join(self.majors() or ("?", "?"))
+        inputs = ",".join(f"{operand.dtype}:{kind}" for operand, kind in self.epilogue.inputs)
+        chain = " ".join(node.op for node in self.epilogue.nodes if node.op != "cast")
+        outputs = ",".join(operand.dtype for operand, _ in self.epilogue.outputs)
+        return f"{self.a.dtype}x{self.b.dtype} {majors} [{inputs}] {chain} -> {outputs}"
+
+    def describe(self) -> dict[str, Any]:
+        """The facts in words, for a person."""
+        described: dict[str, Any] = {
+            name: str(extent) for name, extent in zip("MNK", (self.m, self.n, self.k), strict=True)
+        }
+        described["batch"] = " x ".join(map(str, self.batch)) or "1"
+        described["A"] = _described(self.a)
+        described["B"] = _described(self.b)
+        described["majors"] = "A {}-major, B {}-major".format(*(self.majors() or ("no", "no")))
+        described["epilogue"] = " ".join(node.op for node in self.epilogue.nodes) or "none"
+        for operand, kind in self.epilogue.inputs:
+            described[f"epilogue input {operand.name!r}"] = f"{kind}, {_described(operand)}"
+        for operand, _ in self.epilogue.outputs:
+            optional = "optional, " if operand.optional else ""
+            described[f"output {operand.name!r}"] = optional + _described(operand)
+        described["accumulates in"] = "/".join(self.compute_dtypes)
+        return described
+
+
+def _unit_axis(operand: Operand, names: Mapping[int, str]) -> str | None:
+    unit = [name for axis, name in names.items() if operand.stride[axis] == 1]
+    return unit[0] if unit else None
+
+
+def _described(operand: Operand) -> str:
+    return f"{operand.dtype} {_shape(operand.dim)} stride {_shape(operand.stride)}"
 
 
 def analyze(graph: Graph) -> GemmFacts | Refusal:

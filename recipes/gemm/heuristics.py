@@ -7,18 +7,24 @@ launch. It orders candidates; it does not predict.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 
+from cudnn_aot.compiler.graph.extents import Symbol, SymExpr
 from cudnn_aot.compiler.planning.engine import PlanConfig
+from cudnn_aot.compiler.planning.ranges import Range, Ranges
 from cudnn_aot.compiler.target.target import Target
+from cudnn_aot.recipes.gemm.config import GemmConfig
 from cudnn_aot.recipes.gemm.facts import GemmFacts
-from cudnn_aot.recipes.gemm.lowering import typical
-from cudnn_aot.recipes.gemm.sm90 import GemmConfig
+
+SM90_PERSISTENT = 20_000  # engine id
+Extents = dict[str, int]  # batch, m, n, k
 
 TILE_K = 64
 # (tile_m, tile_n, cluster_m, cluster_n): two math warpgroups for 128 rows, one for 64.
 # Smaller tiles first: they win ties.
-SM90_TILES = (
+MENU = (
     (64, 64, 1, 1),
     (64, 128, 1, 1),
     (64, 256, 1, 1),
@@ -26,6 +32,8 @@ SM90_TILES = (
     (128, 256, 2, 1),
 )
 SPLITS = (1, 2, 4, 8, 16)
+# Serves every graph, whatever its extents.
+FALLBACK = GemmConfig(64, 128, TILE_K, 1, 1, 1)
 
 # Dense bf16 WGMMA: 4096 multiply-adds per SM and cycle; a 64-row tile keeps one of two math
 # warpgroups busy.
@@ -41,45 +49,110 @@ SPLIT_CYCLES = 6500.0
 # more than storing a result.
 TILE_CYCLES = 2200.0
 STORE_BYTES_PER_CYCLE = 16.0
+CYCLES_PER_US = 1755.0
+
+
+# A symbolic M is served by ranges that end at these rows: decode of one, of a quarter of a tile, of
+# one tile of 64, and then where two and more tiles of rows fill the SMs.
+RANGE_ENDS = (1, 16, 64, 256, 1024)
 
 
 def recommend(
     kind: str, facts: GemmFacts, offered: Sequence[int], target: Target
-) -> list[PlanConfig]:
+) -> list[PlanConfig | Ranges]:
     """Ranked plan entries for mode ``kind`` (``"A"`` or ``"FALLBACK"``), for the offered engine
     ids only.
     """
-    plans = []
+    plans: list[PlanConfig | Ranges] = []
     for engine_id in offered:
-        if engine_id % 100 == 0:
-            configs = rank_sm90(facts, target.sm_count)
-            if kind == "FALLBACK":
-                configs = [GemmConfig(64, 128, TILE_K, 1, 1, 1)]
-            plans += [PlanConfig(engine_id, config.knobs()) for config in configs]
+        if engine_id == SM90_PERSISTENT and kind == "FALLBACK":
+            plans.append(PlanConfig(engine_id, FALLBACK, "the smallest of everything"))
+        elif engine_id == SM90_PERSISTENT:
+            plans += _ranges(engine_id, facts, target.sm_count)
+            plans += _ranked(engine_id, facts.extents, target.sm_count)
         else:
-            plans.append(PlanConfig(engine_id))
+            plans.append(PlanConfig(engine_id, why="has no knobs"))
     return plans
 
 
-def rank_sm90(facts: GemmFacts, sm_count: int) -> list[GemmConfig]:
-    """The menu by modelled time, best first; ties keep the menu's order."""
-    m, n, k = (max(1, typical(extent, facts.symbols)) for extent in (facts.m, facts.n, facts.k))
-    batch = 1
-    for extent in facts.batch:
-        batch *= max(1, typical(extent, facts.symbols))
+def _ranked(engine_id: int, extents: Extents, sm_count: int) -> list[PlanConfig]:
+    ranked = rank_sm90([extents], sm_count)
+    return [
+        PlanConfig(engine_id, config, _why(modelled_cycles(config, extents, sm_count)[0]))
+        for config in ranked
+    ]
+
+
+def _why(cycles: float) -> str:
+    return f"modelled {cycles / CYCLES_PER_US:.1f} us"
+
+
+def rank_sm90(cases: Sequence[Extents], sm_count: int) -> list[GemmConfig]:
+    """The menu by modelled time, best first; ties keep the menu's order.
+
+    For several cases, by the sum over them of how much slower than the best a config is.
+    """
+    longest_k = max(extents["k"] for extents in cases)
     configs = [
         GemmConfig(tile_m, tile_n, TILE_K, cluster_m, cluster_n, splits)
-        for tile_m, tile_n, cluster_m, cluster_n in SM90_TILES
+        for tile_m, tile_n, cluster_m, cluster_n in MENU
         for splits in SPLITS
-        if splits <= max(1, k // (4 * TILE_K))
+        if splits <= max(1, longest_k // (4 * TILE_K))
     ]
-    return sorted(configs, key=lambda config: modelled_cycles(config, m, n, k, batch, sm_count))
+    modelled = [[modelled_cycles(c, extents, sm_count) for c in configs] for extents in cases]
+    if len(cases) == 1:
+        order = dict(zip(configs, modelled[0], strict=True))
+        return sorted(configs, key=order.__getitem__)
+    best = [min(times)[0] for times in modelled]
+    lag = {
+        config: sum(times[i][0] / fastest for times, fastest in zip(modelled, best, strict=True))
+        for i, config in enumerate(configs)
+    }
+    return sorted(configs, key=lag.__getitem__)
 
 
-def modelled_cycles(
-    config: GemmConfig, m: int, n: int, k: int, batch: int, sm_count: int
-) -> tuple[float, float]:
+def _ranges(engine_id: int, facts: GemmFacts, sm_count: int) -> list[Ranges]:
+    """One plan for all of a symbolic M, with a schedule per range; none where one does for all."""
+    if not isinstance(facts.m, SymExpr) or len(facts.m.symbols) != 1:
+        return []
+    (name,) = facts.m.symbols
+    symbol = facts.symbols[name]
+    ends = [end // facts.m.coef for end in RANGE_ENDS]
+    ends = [end for end in dict.fromkeys(ends) if symbol.min <= end < symbol.max] + [symbol.max]
+    parts: list[tuple[int, int, GemmConfig]] = []
+    low = symbol.min
+    for high in ends:
+        best = rank_sm90(_samples(facts, name, low, high), sm_count)[0]
+        if parts and parts[-1][2] == best:
+            parts[-1] = (parts[-1][0], high, best)
+        else:
+            parts.append((low, high, best))
+        low = high + 1
+    if len(parts) == 1:
+        return []
+    ranges = (
+        Range(((name, low, high),), (PlanConfig(engine_id, config),)) for low, high, config in parts
+    )
+    return [Ranges(tuple(ranges), why=f"the model's best for each of {len(ends)} ranges of {name}")]
+
+
+def _samples(facts: GemmFacts, name: str, low: int, high: int) -> list[Extents]:
+    """Extents at the hint, if it lies in the range, else at both ends and in the middle."""
+    hint = facts.symbols[name].hint
+    if hint is not None and low <= hint <= high:
+        values = [hint]
+    else:
+        values = [low, math.isqrt(max(low, 1) * high), high]
+    samples = []
+    for value in dict.fromkeys(values):
+        pinned = Symbol(min=value, max=value)
+        samples.append(replace(facts, symbols={**facts.symbols, name: pinned}).extents)
+    return samples
+
+
+def modelled_cycles(config: GemmConfig, extents: Extents, sm_count: int) -> tuple[float, float]:
     """Modelled time of one launch in SM cycles; then, for ties on memory, that of the SMs alone."""
+    m, n, k, batch = (max(1, extents[name]) for name in ("m", "n", "k", "batch"))
     tiles_m = -(-m // config.tile_m)
     tiles_n = -(-n // config.tile_n)
     clusters_m = -(-tiles_m // config.cluster_m) * config.cluster_m

@@ -4,30 +4,25 @@ inner strides are 1.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import Any
 
 from cudnn_aot.cache.spec import kernel_spec
-from cudnn_aot.compiler.planning.engine import Lowering, Refusal
+from cudnn_aot.compiler.planning.engine import Engine, Lowering, Refusal
 from cudnn_aot.compiler.target.target import Target
 from cudnn_aot.recipes.gemm import lowering
-from cudnn_aot.recipes.gemm.capability import Capability, first_refusal
+from cudnn_aot.recipes.gemm.capability import GemmCapability
 from cudnn_aot.recipes.gemm.facts import GemmFacts
 
 TEMPLATE = "gemm.kernels.host:matmul"
 
 
-class GemmHostBlocked:
+class GemmHostBlocked(Engine):
     """One thread, fp32 accumulation, the pointwise chain applied to each block of the result."""
 
     name = "gemm.host.blocked"
-    caps = (Capability(kind="cpu", ab_dtypes=("BFLOAT16", "HALF", "FLOAT")),)
+    caps = (GemmCapability(kind="cpu", dtypes=("BFLOAT16", "HALF", "FLOAT")),)
 
-    def check_support(self, facts: GemmFacts, target: Target) -> Refusal | None:
-        return first_refusal(self.caps, facts, target)
-
-    def lower(
-        self, facts: GemmFacts, knobs: Mapping[str, int], target: Target
-    ) -> Lowering | Refusal:
+    def lower(self, facts: GemmFacts, knobs: Any, target: Target) -> Lowering | Refusal:
         builder = lowering.TableBuilder(facts, "cpu")
         for variant in lowering.variants(facts):
             steps = []

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cudnn_aot.compiler.graph.extents import Extent, Symbol, SymExpr, evaluate, extent_expr
+from cudnn_aot.compiler.graph.extents import Extent, Symbol, SymExpr, extent_expr
 from cudnn_aot.compiler.planning import expressions as ex
 from cudnn_aot.recipes.gemm.facts import VALUE, GemmFacts, Operand
 
@@ -62,11 +62,6 @@ def is_multiple(extent: Extent, of: int, symbols: Mapping[str, Symbol]) -> bool:
     for name in extent.symbols:
         known *= symbols[name].multiple_of
     return known % of == 0
-
-
-def typical(extent: Extent, symbols: Mapping[str, Symbol]) -> int:
-    """The extent to rank plans by: symbols take their hint, or their largest value."""
-    return evaluate(extent, {name: symbol.planned for name, symbol in symbols.items()})
 
 
 # --- operands and checks -------------------------------------------------------------------------

@@ -12,12 +12,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from cudnn_aot.cache.spec import kernel_spec
+from cudnn_aot.compiler.graph.enums import numerical_note
 from cudnn_aot.compiler.graph.extents import extent_expr
 from cudnn_aot.compiler.planning import expressions as ex
-from cudnn_aot.compiler.planning.engine import Lowering, Refusal
+from cudnn_aot.compiler.planning.engine import Engine, Lowering, Refusal
+from cudnn_aot.compiler.planning.knobs import knob_type
 from cudnn_aot.compiler.target.target import Target
+from cudnn_aot.errors import cudnnGraphNotSupportedError
 from cudnn_aot.recipes.gemm import lowering
-from cudnn_aot.recipes.gemm.capability import Capability, first_refusal
+from cudnn_aot.recipes.gemm.capability import GemmCapability
+from cudnn_aot.recipes.gemm.config import GemmConfig
 from cudnn_aot.recipes.gemm.facts import GemmFacts, Operand
 from cudnn_aot.recipes.gemm.lowering import DTYPE_BYTES, Json, TableBuilder, Variant
 
@@ -28,76 +32,40 @@ TMA_ALIGN_BYTES = 16
 WORKSPACE_ALIGN_BYTES = 256
 
 
-@dataclass(frozen=True, slots=True)
-class GemmConfig:
-    """A schedule of the kernel: tile and cluster in elements and blocks, and the number of K
-    splits.
-    """
-
-    tile_m: int
-    tile_n: int
-    tile_k: int
-    cluster_m: int
-    cluster_n: int
-    splits: int
-
-    def knobs(self) -> tuple[tuple[str, int], ...]:
-        return (
-            ("SPLIT_K_SLC", self.splits),
-            ("TILEK", self.tile_k),
-            ("TILE_CGA_M", self.cluster_m),
-            ("TILE_CGA_N", self.cluster_n),
-            ("TILE_M", self.tile_m),
-            ("TILE_N", self.tile_n),
-        )
-
-    @classmethod
-    def from_knobs(cls, knobs: Mapping[str, int]) -> GemmConfig:
-        return cls(
-            tile_m=knobs["TILE_M"],
-            tile_n=knobs["TILE_N"],
-            tile_k=knobs["TILEK"],
-            cluster_m=knobs["TILE_CGA_M"],
-            cluster_n=knobs["TILE_CGA_N"],
-            splits=knobs["SPLIT_K_SLC"],
-        )
-
-
-class GemmSm90Persistent:
+class GemmSm90Persistent(Engine):
     """Persistent TMA + WGMMA, cooperative math warpgroups, optional split-K."""
 
     name = "gemm.sm90.persistent"
-    caps = (Capability(kind="cuda", ab_dtypes=("BFLOAT16", "HALF"), sm_lo=90, sm_hi=90),)
+    caps = (
+        GemmCapability(
+            kind="cuda",
+            sm_lo=90,
+            sm_hi=90,
+            is_arch_specific=True,
+            dtypes=("BFLOAT16", "HALF"),
+            alignment_bytes=TMA_ALIGN_BYTES,
+        ),
+    )
+    numerical_notes = frozenset({numerical_note.TENSOR_CORE})
 
-    def check_support(self, facts: GemmFacts, target: Target) -> Refusal | None:
-        return first_refusal(self.caps, facts, target)
+    def knobs_to_public(self, knobs: GemmConfig) -> dict[knob_type, int]:
+        return knobs.to_public()
 
-    def lower(
-        self, facts: GemmFacts, knobs: Mapping[str, int], target: Target
-    ) -> Lowering | Refusal:
-        config = GemmConfig.from_knobs(knobs)
+    def knobs_from_public(self, knobs: Mapping[knob_type, int]) -> GemmConfig:
+        try:
+            return GemmConfig.from_public(knobs)
+        except ValueError as error:
+            raise cudnnGraphNotSupportedError(f"engine {self.name}: {error}") from None
+
+    def lower(self, facts: GemmFacts, knobs: GemmConfig, target: Target) -> Lowering | Refusal:
         builder = TableBuilder(facts, "cuda")
         for variant in lowering.variants(facts):
             if not variant.outputs:
                 builder.add(f"nothing{variant.name}", variant.guard, [], [])
                 continue
-            _add_tma_branch(builder, facts, config, variant, target)
+            _add_tma_branch(builder, facts, knobs, variant, target)
             _add_any_stride_branch(builder, facts, variant, target)
         return Lowering(tuple(builder.kernels), builder.table())
-
-
-def majors(facts: GemmFacts) -> tuple[str, str] | None:
-    """Contiguous axis of A (``k`` or ``m``) and of B (``k`` or ``n``) as declared; None if one
-    has none.
-    """
-    a_major = _unit_axis(facts.a, {-1: "k", -2: "m"})
-    b_major = _unit_axis(facts.b, {-2: "k", -1: "n"})
-    return None if a_major is None or b_major is None else (a_major, b_major)
-
-
-def _unit_axis(operand: Operand, names: dict[int, str]) -> str | None:
-    unit = [name for axis, name in names.items() if operand.stride[axis] == 1]
-    return unit[0] if unit else None
 
 
 def _tma_guard(operand: Operand, unit_axis: int) -> ex.Predicate:
@@ -130,7 +98,7 @@ def _may_use_tma(operand: Operand, unit_axis: int, facts: GemmFacts) -> bool:
 def _add_tma_branch(
     builder: TableBuilder, facts: GemmFacts, config: GemmConfig, variant: Variant, target: Target
 ) -> None:
-    layout = majors(facts)
+    layout = facts.majors()
     if layout is None:
         return
     a_axis = -1 if layout[0] == "k" else -2

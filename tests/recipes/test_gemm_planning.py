@@ -225,18 +225,26 @@ def test_one_kernel_per_layout_class_not_per_shape():
 def test_branches_of_a_dynamic_graph():
     graph = gemm_graphs.chain("g", "M", 1000, 520, "gelu", symbols={"M": {"min": 0, "max": 4096}})
     plan = plan_graph(graph, H200)
-    assert branches(plan) == {"empty": [], "tma": ["kernel"], "any_stride": ["kernel"]}
+    # Every range of M has its schedule; what TMA cannot take goes to one branch for all.
+    assert [part.bounds["M"] for part in plan.ranges] == [(0, 256), (257, 1024), (1025, 4096)]
+    by_range = {"tma M=0..256", "tma M=257..1024", "tma M=1025..4096"}
+    assert set(branches(plan)) == by_range | {"empty M=0..256", "any_stride"}
     table, out = plan.table, max(o["uid"] for o in plan.table["operands"])
-    for m in (1, 7, 64, 4096):
-        assert declared(table, {"M": m}).branch(table) == "tma"
+    for m, branch in (
+        (1, "tma M=0..256"),
+        (256, "tma M=0..256"),
+        (257, "tma M=257..1024"),
+        (4096, "tma M=1025..4096"),
+    ):
+        assert declared(table, {"M": m}).branch(table) == branch
         for uid in (1, 2, out):
             call = declared(table, {"M": m}, **{f"u{uid}": {"address": (1 << 20) + 2}})
             assert call.branch(table) == "any_stride"
-    assert declared(table, {"M": 0}).branch(table) == "empty"
+    assert declared(table, {"M": 0}).branch(table) == "empty M=0..256"
     odd_pitch = {"u1": {"stride": (521 * 8, 521, 1)}}
     assert declared(table, {"M": 8}, **odd_pitch).branch(table) == "any_stride"
     padded_pitch = {"u1": {"stride": (528 * 8, 528, 1)}}
-    assert declared(table, {"M": 8}, **padded_pitch).branch(table) == "tma"
+    assert declared(table, {"M": 8}, **padded_pitch).branch(table) == "tma M=0..256"
     strided = {"u1": {"stride": (1040 * 8, 1040, 2)}}
     assert declared(table, {"M": 8}, **strided).branch(table) == "any_stride"
 
@@ -321,8 +329,8 @@ def test_broadcast_axes_have_stride_zero():
 
 def test_ranking_is_complete_and_best_first():
     facts = facts_of(gemm_graphs.plain("g", 4096, 4096, 4096))
-    ranked = rank_sm90(facts, 132)
-    cycles = [modelled_cycles(config, 4096, 4096, 4096, 1, 132) for config in ranked]
+    ranked = rank_sm90([facts.extents], 132)
+    cycles = [modelled_cycles(config, facts.extents, 132) for config in ranked]
     assert cycles == sorted(cycles)
     assert (ranked[0].tile_m, ranked[0].tile_n, ranked[0].splits) == (128, 256, 1)
     assert len(set(ranked)) == len(ranked)
@@ -330,8 +338,8 @@ def test_ranking_is_complete_and_best_first():
 
 def test_few_tiles_and_a_long_k_are_split():
     facts = facts_of(gemm_graphs.plain("g", 16, 512, 16384))
-    assert rank_sm90(facts, 132)[0].splits > 1
-    assert rank_sm90(facts, 132)[0].tile_m == 64
+    best = rank_sm90([facts.extents], 132)[0]
+    assert (best.splits > 1, best.tile_m) == (True, 64)
 
 
 def test_plan_key_follows_graph_target_and_planner(monkeypatch):

@@ -28,6 +28,8 @@ ALLOWED = {
         "cudnn_aot.compiler.target",
         "cudnn_aot.cache.spec",
         "cudnn_aot.cache.canonical",
+        "cudnn_aot.cache.toolchain",
+        "cudnn_aot._native",  # bounds the workspace of a table
     ),
     "cudnn_aot.compiler.build": ("cudnn_aot.errors", "cudnn_aot.compiler", "cudnn_aot.cache"),
     "cudnn_aot.recipes.trace": ("cudnn_aot.errors",),

@@ -1,0 +1,568 @@
+"""The ranked plans of one graph on one target, and the walk that takes the first one that builds.
+
+Everything that names a plan by its place in the list, pins one or excludes some is here, so the
+build command, ``why`` and programs that plan in process see one list and one set of rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from cudnn_aot.cache.spec import KernelSpec
+from cudnn_aot.cache.toolchain import why_no_dsl
+from cudnn_aot.compiler.graph.enums import behavior_note, heur_mode, numerical_note
+from cudnn_aot.compiler.graph.graph import Graph
+from cudnn_aot.compiler.planning import manifest
+from cudnn_aot.compiler.planning.engine import (
+    DECLINES,
+    Engine,
+    Lowering,
+    PlanConfig,
+    Refusal,
+)
+from cudnn_aot.compiler.planning.facts import facts_for
+from cudnn_aot.compiler.planning.knobs import knob_type, plan_name
+from cudnn_aot.compiler.planning.ranges import (
+    Range,
+    Ranges,
+    check_partition,
+    merge,
+    narrow_facts,
+)
+from cudnn_aot.compiler.planning.rank import DEFAULT_MODES, Entry, rank
+from cudnn_aot.compiler.planning.tuning import Tuning
+from cudnn_aot.compiler.target.target import Target
+from cudnn_aot.errors import UsageError, cudnnGraphNotSupportedError
+
+Built = TypeVar("Built")
+PublicKnobs = dict[knob_type, int]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRange:
+    """What serves one range of a plan: its bounds by symbol, and the engine and knobs."""
+
+    bounds: dict[str, tuple[int, int]] = field(hash=False)
+    engine_id: int
+    engine_name: str
+    knobs: dict[str, int] = field(hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A lowered plan: who serves the graph, with which knobs, and what it runs.
+
+    With ``ranges``, engine and knobs are those of the first one.
+    """
+
+    engine_id: int
+    engine_name: str
+    knobs: dict[str, int] = field(hash=False)
+    kernels: tuple[KernelSpec, ...]
+    table: dict[str, Any] = field(hash=False)
+    ranges: tuple[PlannedRange, ...] = ()
+
+
+class RangedKnobs(dict[str, tuple[int, PublicKnobs]]):
+    """Knobs of a plan that differ by range: by range in words, ``(engine id, knobs)``.
+
+    What `PlanList.engine_and_knobs` gives for such a plan, and `PlanList.append` takes back.
+    """
+
+
+class Backend(Protocol):
+    """A source of plans that are found by asking a library, not by rules of ours."""
+
+    def entries(
+        self, graph: Graph, target: Target, modes: Sequence[heur_mode]
+    ) -> Mapping[heur_mode, Sequence[PlanConfig]] | Refusal:
+        """The plans that each mode finds, or why there can be none."""
+        ...
+
+    def engine(self, graph: Graph, target: Target, engine_id: int) -> Engine:
+        """What lowers one of them."""
+        ...
+
+
+@dataclass(slots=True)
+class _Exclusions:
+    engines: set[str] = field(default_factory=set)
+    workspace_bytes: int | None = None
+    behavior: set[behavior_note] = field(default_factory=set)
+    numerical: set[numerical_note] = field(default_factory=set)
+    wanted_behavior: set[behavior_note] = field(default_factory=set)
+    wanted_numerical: set[numerical_note] = field(default_factory=set)
+
+
+class PlanList:
+    """The plans of a frozen graph on a target, best first.
+
+    Attributes:
+        facts: the family's facts, or None when there is no family or its analyzer refuses.
+        support: by engine name of the family, None when it takes the graph, else the reason.
+        entries: the ranked plans.
+        reasons: one sentence per side that offers nothing: the family, each engine, the backend.
+
+    Args:
+        modes: heuristic modes, in the order in which their plans are listed.
+        backend: asked for plans of its own; None leaves it out.
+        tuning: measured plans, which come before those that the heuristics rank.
+        engines: names of the engines that may serve; None for all that the manifest offers.
+
+    Raises:
+        InvalidGraphError, cudnnGraphNotSupportedError: the family's validator refuses the graph.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        target: Target,
+        modes: Sequence[heur_mode] = DEFAULT_MODES,
+        *,
+        backend: Backend | None = None,
+        tuning: Tuning | None = None,
+        engines: Iterable[str] | None = None,
+    ) -> None:
+        self.graph = graph.freeze()
+        self.target = target
+        self.modes = tuple(modes)
+        self.family = manifest.family_for(node.op for node in graph.nodes)
+        self.facts: Any = None
+        self.support: dict[str, str | None] = {}
+        self.reasons: list[str] = []
+        self._backend = backend
+        self._engines: dict[int, Engine] = {}
+        self._excluded = _Exclusions()
+        self._lowered: dict[Entry, Planned] = {}
+        self.selected: int | None = None
+        self._analyze(None if engines is None else frozenset(engines))
+        self.entries = self._rank(tuning)
+
+    # What there is.
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def entry(self, index: int) -> Entry:
+        """The plan at a place of the list.
+
+        Raises:
+            UsageError: there is no such place.
+        """
+        if type(index) is not int or not 0 <= index < len(self.entries):
+            raise UsageError(
+                f"plan index: got {index!r}, want 0..{len(self.entries) - 1}"
+                if self.entries
+                else f"plan index: got {index!r}, but there is no plan"
+            )
+        return self.entries[index]
+
+    def name(self, index: int) -> str:
+        """``engine[KNOB=value, ...]`` of a plan, the same in every process and release."""
+        return self._name(self.entry(index))
+
+    def engine_and_knobs(self, index: int) -> tuple[int, PublicKnobs | RangedKnobs]:
+        """What `append` builds the same plan from; ``{}`` for a plan without knobs."""
+        entry = self.entry(index)
+        if isinstance(entry, Ranges):
+            ranged = RangedKnobs()
+            for part in entry.parts:
+                config = part.plans[0]
+                ranged[str(part)] = (config.engine_id, self._public(config))
+            return entry.parts[0].plans[0].engine_id, ranged
+        return entry.engine_id, self._public(entry)
+
+    def behavior_notes(self, index: int) -> list[behavior_note]:
+        """The notes of a plan, in the order of their numbers."""
+        notes = {note for engine in self._engines_of(index) for note in engine.behavior_notes}
+        return sorted(notes, key=lambda note: note.value)
+
+    def numerical_notes(self, index: int) -> list[numerical_note]:
+        """The notes of a plan, in the order of their numbers."""
+        notes = {note for engine in self._engines_of(index) for note in engine.numerical_notes}
+        return sorted(notes, key=lambda note: note.value)
+
+    def workspace_bytes(self, index: int) -> int:
+        """The most workspace that any legal call of a plan needs.
+
+        Raises:
+            cudnnGraphNotSupportedError: the plan's engine declines.
+        """
+        from cudnn_aot import _native  # ranking alone needs no executor
+
+        return int(_native.Plan(self.lower(index).table, None).workspace_bytes(None))
+
+    # Choosing.
+
+    def append(self, engine_id: int, knobs: Mapping[Any, Any]) -> int:
+        """Add the plan of a recorded ``(engine_id, knobs)`` to the end of the list; its place.
+
+        A plan that is listed already keeps its place. ``knobs`` may have numbers for knob types.
+
+        Raises:
+            UsageError: there is no such engine or knob.
+            cudnnGraphNotSupportedError: the engine does not take the graph or the knobs.
+        """
+        if isinstance(knobs, RangedKnobs):
+            entry: Entry = self._ranged(knobs)
+        else:
+            entry = PlanConfig(engine_id, self._engine(engine_id).knobs_from_public(_typed(knobs)))
+        if entry not in self.entries:
+            self.entries.append(entry)
+        return self.entries.index(entry)
+
+    def select(self, index: int) -> None:
+        """Pin a plan: what is built is this one or nothing."""
+        self.entry(index)
+        self.selected = index
+
+    def deselect_engines(self, names: Iterable[str]) -> None:
+        """Build no plan of these engines."""
+        if isinstance(names, str):
+            raise UsageError(f"engine names: got {names!r}, want a list of names")
+        self._excluded.engines.update(names)
+
+    def deselect_workspace_greater_than(self, nbytes: int) -> None:
+        """Build no plan that may need more workspace than this."""
+        if type(nbytes) is not int or nbytes < 0:
+            raise UsageError(f"workspace limit: got {nbytes!r}, want bytes, 0 or more")
+        self._excluded.workspace_bytes = nbytes
+
+    def deselect_notes(self, notes: Iterable[behavior_note | numerical_note]) -> None:
+        """Build no plan that has one of these notes."""
+        for note in notes:
+            side = self._excluded
+            _note_set(note, side.behavior, side.numerical).add(note)
+
+    def select_notes(self, notes: Iterable[behavior_note | numerical_note]) -> None:
+        """Build only plans that have all of these notes."""
+        for note in notes:
+            side = self._excluded
+            _note_set(note, side.wanted_behavior, side.wanted_numerical).add(note)
+
+    def why_excluded(self, index: int) -> str | None:
+        """The exclusion that a plan falls under, in a sentence; None for a plan that may be built.
+
+        Raises:
+            cudnnGraphNotSupportedError: workspace is limited and the plan's engine declines.
+        """
+        limits = self._excluded
+        for engine in self._engines_of(index):
+            if engine.name in limits.engines:
+                return f"engine {engine.name} is deselected"
+        behavior, numerical = set(self.behavior_notes(index)), set(self.numerical_notes(index))
+        for note in sorted(behavior & limits.behavior, key=lambda note: note.value):
+            return f"behavior note {note.name} is deselected"
+        for numeric in sorted(numerical & limits.numerical, key=lambda note: note.value):
+            return f"numerical note {numeric.name} is deselected"
+        for note in sorted(limits.wanted_behavior - behavior, key=lambda note: note.value):
+            return f"behavior note {note.name} is selected and it lacks that"
+        for numeric in sorted(limits.wanted_numerical - numerical, key=lambda note: note.value):
+            return f"numerical note {numeric.name} is selected and it lacks that"
+        if limits.workspace_bytes is not None:
+            needed = self.workspace_bytes(index)
+            if needed > limits.workspace_bytes:
+                return (
+                    f"it may need {needed} bytes of workspace, more than {limits.workspace_bytes}"
+                )
+        return None
+
+    # Lowering.
+
+    def lower(self, index: int) -> Planned:
+        """Kernels and launch table of one plan; made once.
+
+        Raises:
+            cudnnGraphNotSupportedError: the engine declines.
+        """
+        entry = self.entry(index)
+        if entry not in self._lowered:
+            if isinstance(entry, Ranges):
+                self._lowered[entry] = self._lower_ranges(entry)
+            else:
+                self._lowered[entry] = self._lower(entry, self.facts)
+        return self._lowered[entry]
+
+    def build_at(self, index: int, build: Callable[[Planned], Built]) -> Built:
+        """``build`` of one plan.
+
+        Raises:
+            cudnnGraphNotSupportedError: it is excluded, or declines.
+        """
+        excluded = self.why_excluded(index)
+        if excluded:
+            raise cudnnGraphNotSupportedError(f"plan {self.name(index)}: {excluded}", [excluded])
+        return build(self.lower(index))
+
+    def walk(self, build: Callable[[Planned], Built]) -> tuple[int, Built]:
+        """The first plan that builds, and its place; a pinned one is the only one tried.
+
+        A decline goes on to the next plan; any other exception propagates.
+
+        Raises:
+            cudnnGraphNotSupportedError: none builds; it has the reason of every side.
+        """
+        if self.selected is not None:
+            return self.selected, self.build_at(self.selected, build)
+        reasons = list(self.reasons)
+        for index in range(len(self.entries)):
+            try:
+                return index, self.build_at(index, build)
+            except DECLINES as decline:
+                name = self.name(index)
+                reasons.append(f"{name}: {decline_reason(decline).removeprefix(f'plan {name}: ')}")
+        raise self.declined(reasons)
+
+    def declined(self, reasons: Sequence[str]) -> cudnnGraphNotSupportedError:
+        """The error that says that no plan is left, and why."""
+        why = "; ".join(reasons)
+        return cudnnGraphNotSupportedError(
+            f"graph {self.graph.name!r} is declined for {self.target.name}: {why}", reasons
+        )
+
+    # What follows is not part of the interface.
+
+    def _analyze(self, wanted: frozenset[str] | None) -> None:
+        family = self.family
+        if family is None:
+            self.reasons.append("no engine family serves this combination of ops")
+            return
+        if family.validator:
+            manifest.resolve(family.validator)(self.graph)
+        try:
+            facts = facts_for(self.graph, manifest.resolve(family.analyzer))
+        except DECLINES as decline:
+            facts = Refusal(decline_reason(decline))
+        if isinstance(facts, Refusal):
+            self.reasons.append(f"{family.name}: {facts.reason}")
+            return
+        self.facts = facts
+        offered = family.offered()
+        for slot in family.engines:
+            if slot not in offered:
+                reason: str | None = f"not enabled: set {manifest.OPT_IN_VARIABLE}={slot.name}"
+            elif wanted is not None and slot.name not in wanted:
+                reason = "not among the engines asked for"
+            else:
+                reason = self._support(family.engine_id(slot), slot)
+            self.support[slot.name] = reason
+            if reason is not None:
+                self.reasons.append(f"{slot.name}: {reason}")
+
+    def _support(self, engine_id: int, slot: manifest.EngineSlot) -> str | None:
+        """None when the engine takes the graph, and it is kept; else the reason."""
+        try:
+            engine: Engine = manifest.resolve(slot.factory)()
+            refusal = engine.check_support(self.facts, self.target)
+        except DECLINES as decline:
+            return decline_reason(decline)
+        if refusal is not None:
+            return refusal.reason
+        missing = why_no_dsl(engine.dsl_min)
+        if missing is None:
+            self._engines[engine_id] = engine
+        return missing
+
+    def _rank(self, tuning: Tuning | None) -> list[Entry]:
+        found: Mapping[heur_mode, Sequence[PlanConfig]] | Refusal = {}
+        if self._backend is not None:
+            try:
+                found = self._backend.entries(self.graph, self.target, self.modes)
+            except DECLINES as decline:
+                found = Refusal(decline_reason(decline))
+        if isinstance(found, Refusal):
+            self.reasons.append(f"cudnn: {found.reason}")
+            found = {}
+        measured = self._measured(tuning)
+
+        def recommend(kind: str) -> Sequence[Any]:
+            if self.family is None or not self._engines:
+                return ()
+            hook = manifest.resolve(self.family.heuristics)
+            ranked = hook(kind, self.facts, tuple(self._engines), self.target)
+            return [*measured, *ranked] if kind == "A" else ranked
+
+        entries = rank(self.modes, recommend, found)
+        for entry in entries:
+            self._check_entry(entry)
+        if self._engines and not any(_is_ours(entry) for entry in entries):
+            assert self.family is not None
+            self.reasons.append(f"{self.family.name}: the heuristics propose no plan")
+        return entries
+
+    def _measured(self, tuning: Tuning | None) -> list[PlanConfig]:
+        if tuning is None or self.family is None or not self._engines:
+            return []
+        measured = []
+        for engine_name, knobs in tuning.plans(self.family.name, self.facts, self.target):
+            for engine_id, engine in self._engines.items():
+                if engine.name == engine_name:
+                    try:
+                        record = engine.knobs_from_public(knobs)
+                    except cudnnGraphNotSupportedError:  # of another version of the engine
+                        continue
+                    measured.append(PlanConfig(engine_id, record, "measured"))
+        return measured
+
+    def _check_entry(self, entry: Entry) -> None:
+        """Heuristics may propose only what was offered, and ranges that partition the domain."""
+        if isinstance(entry, Ranges):
+            check_partition(entry, self.graph.symbols)
+        for config in _configs(entry):
+            if _is_ours(config) and config.engine_id not in self._engines:
+                raise ValueError(f"the heuristics propose engine {config.engine_id}, not offered")
+
+    def _engine(self, engine_id: int) -> Engine:
+        """The engine of an id, if it takes the graph."""
+        if engine_id in self._engines:
+            return self._engines[engine_id]
+        if type(engine_id) is int and engine_id in manifest.BACKEND_IDS:
+            if self._backend is None:
+                raise cudnnGraphNotSupportedError(
+                    f"engine {engine_id} is cuDNN's: its backend is not among the engines asked for"
+                )
+            return self._backend.engine(self.graph, self.target, engine_id)
+        try:
+            family, slot = manifest.engine_for_id(engine_id)
+        except KeyError:
+            raise UsageError(f"unknown engine id {engine_id!r}") from None
+        reason = self.support.get(slot.name, f"the graph is not of the family {family.name}")
+        raise cudnnGraphNotSupportedError(f"engine {slot.name}: {reason}", [str(reason)])
+
+    def _engines_of(self, index: int) -> list[Engine]:
+        """The engines that serve a plan: of ranges, those tried first."""
+        entry = self.entry(index)
+        if isinstance(entry, Ranges):
+            ids = dict.fromkeys(part.plans[0].engine_id for part in entry.parts)
+        else:
+            ids = {entry.engine_id: None}
+        return [self._engine(engine_id) for engine_id in ids]
+
+    def _public(self, config: PlanConfig) -> PublicKnobs:
+        return self._engine(config.engine_id).knobs_to_public(config.knobs)
+
+    def _named_knobs(self, config: PlanConfig) -> dict[str, int]:
+        return {knob.name: value for knob, value in self._public(config).items()}
+
+    def _name(self, entry: Entry) -> str:
+        if isinstance(entry, Ranges):
+            return "; ".join(f"{part}: {self._name(part.plans[0])}" for part in entry.parts)
+        engine = self._engine(entry.engine_id)
+        return plan_name(engine.name, tuple(self._named_knobs(entry).items()))
+
+    def _lower(self, config: PlanConfig, facts: Any) -> Planned:
+        engine = self._engine(config.engine_id)
+        lowering = engine.lower(facts, config.knobs, self.target)
+        if isinstance(lowering, Refusal):
+            raise cudnnGraphNotSupportedError(lowering.reason, [lowering.reason])
+        return Planned(
+            config.engine_id,
+            engine.name,
+            self._named_knobs(config),
+            lowering.kernels,
+            lowering.table,
+        )
+
+    def _lower_ranges(self, ranges: Ranges) -> Planned:
+        """Each range by the first of its plans that does not decline, and one table of all."""
+        parts = [(part, self._lower_range(part)) for part in ranges.parts]
+        merged = merge(
+            [(part, Lowering(p.kernels, p.table)) for part, p in parts], self.graph.symbols
+        )
+        first = parts[0][1]
+        planned = tuple(
+            PlannedRange(
+                {name: (low, high) for name, low, high in part.bounds},
+                p.engine_id,
+                p.engine_name,
+                p.knobs,
+            )
+            for part, p in parts
+        )
+        return Planned(
+            first.engine_id, first.engine_name, first.knobs, merged.kernels, merged.table, planned
+        )
+
+    def _lower_range(self, part: Range) -> Planned:
+        facts = narrow_facts(self.facts, part)
+        reasons = []
+        for config in part.plans:
+            try:
+                return self._lower(config, facts)
+            except DECLINES as decline:
+                reasons.append(f"{self._name(config)}: {decline_reason(decline)}")
+        raise cudnnGraphNotSupportedError(f"range {part}: {'; '.join(reasons)}", reasons)
+
+    def _ranged(self, knobs: RangedKnobs) -> Ranges:
+        parts = []
+        for text, (engine_id, public) in knobs.items():
+            config = PlanConfig(engine_id, self._engine(engine_id).knobs_from_public(public))
+            parts.append(Range(_parse_bounds(text), (config,)))
+        ranges = Ranges(tuple(parts))
+        try:
+            check_partition(ranges, self.graph.symbols)
+        except ValueError as error:
+            raise UsageError(f"knobs by range: {error}") from None
+        return ranges
+
+
+def decline_reason(decline: BaseException) -> str:
+    """What a decline says, as a reason in a list of reasons."""
+    if isinstance(decline, ImportError) and decline.name:
+        return f"module {decline.name!r} is not installed or does not import"
+    return " ".join(str(decline).split()) or type(decline).__name__
+
+
+def _is_ours(entry: Entry) -> bool:
+    return isinstance(entry, Ranges) or entry.engine_id >= manifest.FIRST_ENGINE_ID
+
+
+def _configs(entry: Entry) -> Iterable[PlanConfig]:
+    if isinstance(entry, PlanConfig):
+        return (entry,)
+    return (config for part in entry.parts for config in part.plans)
+
+
+def _note_set(note: Any, behavior: set[behavior_note], numerical: set[numerical_note]) -> set[Any]:
+    if isinstance(note, behavior_note):
+        return behavior
+    if isinstance(note, numerical_note):
+        return numerical
+    raise UsageError(f"note: got {note!r}, want a behavior_note or a numerical_note")
+
+
+def _typed(knobs: Mapping[Any, Any]) -> PublicKnobs:
+    """Knob types by their values, which may be given by number or by name."""
+    typed: PublicKnobs = {}
+    for knob, value in knobs.items():
+        try:
+            key = knob_type[knob] if isinstance(knob, str) else knob_type(knob)
+        except (KeyError, ValueError):
+            raise UsageError(f"unknown knob {knob!r}, want a knob_type") from None
+        if type(value) is not int:
+            raise UsageError(f"knob {key.name}: got {value!r}, want an integer")
+        typed[key] = value
+    return typed
+
+
+def _parse_bounds(text: str) -> tuple[tuple[str, int, int], ...]:
+    bounds = []
+    for item in text.split(", "):
+        name, _, span = item.partition("=")
+        low, _, high = span.partition("..")
+        if not (low.isdecimal() and high.isdecimal()):
+            raise UsageError(f"range: got {text!r}, want such as 'M=1..64'")
+        bounds.append((name, int(low), int(high)))
+    return tuple(bounds)
+
+
+__all__ = [
+    "Backend",
+    "PlanList",
+    "Planned",
+    "PlannedRange",
+    "RangedKnobs",
+    "decline_reason",
+]

@@ -1,0 +1,181 @@
+"""Plans of a graph with symbolic extents that differ by range: one table that chooses by the call.
+
+A family may propose a `Ranges`: boxes of its symbols that partition the declared domain, each with
+its own ranked plans. Every box is lowered on its own, with the symbols narrowed to it, and the
+tables are merged: a branch is guarded by its box, what all boxes share is there once. An extent
+outside the domain is refused as ever, by the symbol's declaration.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from cudnn_aot.cache.spec import KernelSpec
+from cudnn_aot.compiler.graph.extents import Symbol
+from cudnn_aot.compiler.planning import expressions as ex
+from cudnn_aot.compiler.planning.engine import Lowering, PlanConfig
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A box of the domain: ``(symbol, lowest, highest)``, both inclusive, for the symbols that it
+    narrows; and the plans that are tried there, best first.
+    """
+
+    bounds: tuple[tuple[str, int, int], ...]
+    plans: tuple[PlanConfig, ...]
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name}={low}..{high}" for name, low, high in self.bounds)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """One plan of the list, made of a plan for each of several ranges."""
+
+    parts: tuple[Range, ...]
+    why: str = field(default="", compare=False)
+
+
+def check_partition(ranges: Ranges, symbols: Mapping[str, Symbol]) -> None:
+    """Check that the boxes cover the domain of the symbols, each point of it once.
+
+    Raises:
+        ValueError: they do not; the fault is the family's.
+    """
+    cut: dict[str, set[int]] = {}
+    for part in ranges.parts:
+        for name, low, high in part.bounds:
+            symbol = symbols.get(name)
+            if symbol is None or not symbol.min <= low <= high <= symbol.max:
+                raise ValueError(f"range {name}={low}..{high} is not within the symbol's domain")
+            cut.setdefault(name, {symbol.min, symbol.max + 1}).update((low, high + 1))
+    # Between two neighbouring cuts nothing changes, so one point of each cell stands for all.
+    for point in itertools.product(*(sorted(points)[:-1] for points in cut.values())):
+        values = dict(zip(cut, point, strict=True))
+        holders = [part for part in ranges.parts if _contains(part, values)]
+        if len(holders) != 1:
+            where = ", ".join(f"{name}={value}" for name, value in values.items())
+            raise ValueError(f"{len(holders)} ranges hold {where}, want one")
+
+
+def _contains(part: Range, values: Mapping[str, int]) -> bool:
+    return all(low <= values[name] <= high for name, low, high in part.bounds)
+
+
+def narrow(symbols: Mapping[str, Symbol], part: Range) -> dict[str, Symbol]:
+    """The symbols within one range; a hint that lies outside is dropped."""
+    narrowed = dict(symbols)
+    for name, low, high in part.bounds:
+        old = symbols[name]
+        hint = old.hint if old.hint is not None and low <= old.hint <= high else None
+        narrowed[name] = Symbol(min=low, max=high, hint=hint, multiple_of=old.multiple_of)
+    return narrowed
+
+
+def narrow_facts(facts: Any, part: Range) -> Any:
+    """A family's facts within one range. Facts with symbols have them in a field ``symbols``."""
+    return replace(facts, symbols=narrow(facts.symbols, part))
+
+
+def merge(lowered: Sequence[tuple[Range, Lowering]], symbols: Mapping[str, Symbol]) -> Lowering:
+    """One table out of one per range. ``symbols`` is the whole domain.
+
+    Checks of all ranges hold for every call: a check that one range does without is one that its
+    extents cannot break.
+
+    Raises:
+        ValueError: the tables describe different operands or devices.
+    """
+    kernels: list[KernelSpec] = []
+    checks: list[Json] = []
+    let: Json = {}
+    entries: list[list[Json]] = []
+    first = lowered[0][1].table
+    for _, lowering in lowered:
+        table = lowering.table
+        if any(table.get(name) != first.get(name) for name in ("version", "device", "operands")):
+            raise ValueError("the ranges of one plan have tables of different operands")
+        for name, expr in table.get("let", {}).items():
+            if let.setdefault(name, expr) != expr:
+                raise ValueError(f"the ranges of one plan mean different things by {name!r}")
+        checks += [check for check in table["checks"] if check not in checks]
+        position = [_position(kernels, kernel) for kernel in lowering.kernels]
+        entries.append([_entry(table, entry, position) for entry in table["dispatch"]])
+    head, middles, tail = _shared_ends(entries)
+    dispatch: list[Json] = []
+    branches: Json = {}
+    for entry in head:
+        _add(dispatch, branches, entry, entry["when"], "")
+    for (part, _), middle in zip(lowered, middles, strict=True):
+        guard = _guard(part, symbols)
+        for entry in middle:
+            _add(dispatch, branches, entry, ex.all_of(guard, entry["when"]), f" {part}")
+    for entry in tail:
+        _add(dispatch, branches, entry, entry["when"], "")
+    merged = {**first, "checks": checks, "dispatch": dispatch, "branches": branches}
+    merged["symbols"] = {
+        name: {"min": symbol.min, "max": symbol.max, "multiple_of": symbol.multiple_of}
+        for name, symbol in sorted(symbols.items())
+    }
+    if let:
+        merged["let"] = let
+    return Lowering(tuple(kernels), merged)
+
+
+def _position(kernels: list[KernelSpec], kernel: KernelSpec) -> int:
+    if kernel not in kernels:
+        kernels.append(kernel)
+    return kernels.index(kernel)
+
+
+def _entry(table: Json, entry: Json, position: Sequence[int]) -> Json:
+    """A dispatch entry with its branch in place, and kernels by their place in the merged plan."""
+    branch = table["branches"][entry["branch"]]
+    steps = [
+        {**step, "kernel": position[step["kernel"]]} if step["step"] == "kernel" else step
+        for step in branch["steps"]
+    ]
+    return {**entry, "steps": steps, "workspace": branch["workspace"]}
+
+
+def _shared_ends(entries: list[list[Json]]) -> tuple[list[Json], list[list[Json]], list[Json]]:
+    """The entries that begin all lists, what is left of each, and the entries that end them all."""
+    shortest = min(map(len, entries))
+    first = entries[0]
+    begin = 0
+    while begin < shortest and all(each[begin] == first[begin] for each in entries):
+        begin += 1
+    end = 0
+    while end < shortest - begin and all(each[-1 - end] == first[-1 - end] for each in entries):
+        end += 1
+    middles = [each[begin : len(each) - end] for each in entries]
+    return first[:begin], middles, first[len(first) - end :]
+
+
+def _guard(part: Range, symbols: Mapping[str, Symbol]) -> ex.Predicate:
+    """Whether a call lies in the range; the domain's own ends need no test."""
+    return ex.all_of(*_bounds(part, symbols))
+
+
+def _bounds(part: Range, symbols: Mapping[str, Symbol]) -> Iterator[ex.Predicate]:
+    for name, low, high in part.bounds:
+        if low > symbols[name].min:
+            yield ex.le(low, name)
+        if high < symbols[name].max:
+            yield ex.le(name, high)
+
+
+def _add(
+    dispatch: list[Json], branches: Json, entry: Json, guard: ex.Predicate, suffix: str
+) -> None:
+    name = entry["branch"] + suffix
+    if name in branches:
+        raise ValueError(f"two branches of one plan are named {name!r}")
+    branches[name] = {"workspace": entry["workspace"], "steps": entry["steps"]}
+    dispatch.append({"when": guard, "branch": name})
