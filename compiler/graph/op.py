@@ -127,6 +127,19 @@ class NodeView:
         value = self.attrs.get(name)
         return self.spec.attr(name).default if value is None else value
 
+    @property
+    def said(self) -> Mapping[str, Any]:
+        """`attrs` in one spelling each (`Op.spellings`): what the key has and engines read."""
+        if not self.spec.spellings or not self.attrs:
+            return self.attrs
+        replaced = {name for spelling in self.spec.spellings for name in spelling.attrs}
+        said = {name: value for name, value in self.attrs.items() if name not in replaced}
+        for spelling in self.spec.spellings:
+            for name, value in spelling.rule(self).items():
+                if value is not None and value != self.spec.attr(name).default:
+                    said[name] = value
+        return said
+
     def producer(self, port: str) -> Node | None:
         """The node whose result is on the input port, or None for a graph input."""
         return self.graph.producer(self.inputs[port])
@@ -213,6 +226,20 @@ class Output(Record):
     suffix: str | None = None
 
 
+class Spelling(Record):
+    """Attributes that say one thing in several ways, and the one way that counts.
+
+    Attributes:
+        text: what is said how, for the documentation.
+        attrs: the attributes.
+        rule: their values in the one way; None and a default are the same as not given.
+    """
+
+    text: str
+    attrs: tuple[str, ...]
+    rule: Callable[[NodeView], Mapping[str, Any]]
+
+
 class Style(enum.Enum):
     """How the builder's parameters stand, as programs for the cuDNN frontend call it.
 
@@ -241,6 +268,7 @@ class Op(Record):
         rules: semantic rules, in the order in which they are checked.
         has_compute_data_type: whether the node does arithmetic.
         is_python_only: the cuDNN backend has no such op.
+        spellings: attributes that say one thing in several ways; no two share one.
     """
 
     name: str
@@ -252,6 +280,7 @@ class Op(Record):
     rules: tuple[Rule, ...] = ()
     has_compute_data_type: bool = True
     is_python_only: bool = False
+    spellings: tuple[Spelling, ...] = ()
 
     @cached_property
     def _ports(self) -> dict[str, Port]:
