@@ -111,7 +111,7 @@ class NodeView:
 
     def dim(self, port: str) -> Dim:
         """The extents on the port; ``()`` while they are open."""
-        tensor = self.tensor(port)
+        tensor = self.inputs.get(port) or self.outputs.get(port)
         return () if tensor is None else tensor.dim
 
     def many(self, port: str) -> tuple[Tensor, ...]:
@@ -291,7 +291,8 @@ class Op(Record):
         return {output.name: output for output in self.outputs}
 
     @cached_property
-    def _attrs(self) -> dict[str, Attr]:
+    def attr_rows(self) -> dict[str, Attr]:
+        """The attributes by name."""
         return {attr.name: attr for attr in self.attrs}
 
     def __repr__(self) -> str:
@@ -311,6 +312,11 @@ class Op(Record):
         return tuple(port.name for port in self.input_ports)
 
     @cached_property
+    def single_inputs(self) -> frozenset[str]:
+        """Names of the input ports that are no lists."""
+        return frozenset(port.name for port in self.input_ports if not port.is_list)
+
+    @cached_property
     def declared(self) -> tuple[str, ...]:
         """Names of the ports whose tensors the caller declares and the node writes."""
         return tuple(port.name for port in self.ports if port.is_result)
@@ -326,14 +332,14 @@ class Op(Record):
 
     def attr(self, name: str) -> Attr:
         """The attribute's row; refuses a name that the op does not have."""
-        row = self._attrs.get(name)
+        row = self.attr_rows.get(name)
         if row is not None:
             return row
         known = ", ".join(attr.name for attr in self.attrs) or "none"
         raise InvalidGraphError(f"{self.name} has no attribute {name!r} (it has: {known})")
 
     def has_attr(self, name: str) -> bool:
-        return name in self._attrs
+        return name in self.attr_rows
 
     def port(self, name: str) -> Port | None:
         """The row of a port, of the list for ``<list>_<n>``, or None."""
