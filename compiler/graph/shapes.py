@@ -102,16 +102,17 @@ CHANNELS_LAST = Layout("channels last", lambda view, dim: packed(dim, _channels_
 
 
 def axes_inward(view: NodeView, port: str) -> list[int]:
-    """The axes of an operand by their strides, outermost first; of equal strides, in their order.
+    """The axes of an operand by their strides, outermost first; of equal strides, extent 1 inside.
 
-    The cuDNN frontend has axes of equal strides the other way round. All but one of those have
-    extent 1, and with this order a result's strides are the same whichever extents are 1.
+    So the order does not depend on which extents are 1. The cuDNN frontend has equal strides in
+    the order of the axes, which gives axes of extent 1 other strides.
     Strides with symbols have an order if they are row-major or channels last, else row-major's.
     """
     operand = view.inputs[port]
     steps = [step for step in operand.stride if isinstance(step, int)]
     if len(steps) == len(operand.stride):
-        return sorted(range(len(steps)), key=lambda axis: -steps[axis])
+        dim = operand.dim
+        return sorted(range(len(steps)), key=lambda axis: (-steps[axis], dim[axis] == 1))
     rank = len(operand.dim)
     order = _channels_last(rank)
     is_last = packed(operand.dim, order) == operand.stride != row_major(operand.dim)
