@@ -227,7 +227,7 @@ def _settings(graph: Graph) -> Iterable[tuple[str, str]]:
         compute = node.compute_data_type
         attrs = [
             f"{name}={plain(value) if node.spec.attr(name).is_baked else 'given'}"
-            for name, value in node.attrs.items()
+            for name, value in node.view.said.items()
         ]
         given = [f"compute_data_type={None if compute is None else compute.name}", *sorted(attrs)]
         yield node.op, ", ".join(given)
