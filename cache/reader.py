@@ -161,6 +161,8 @@ class StoreReader:
         try:
             record = json.loads(self.blob(digest))
             kernels = list(record["kernels"])
+            for blob in record.get("blobs", ()):
+                self._need_blob(relative, {"sha256": blob["blob"], "bytes": blob["bytes"]})
         except StoreError:
             return  # the blob is reported under its own path
         except (ValueError, KeyError, TypeError):
