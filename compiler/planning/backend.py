@@ -193,11 +193,14 @@ def plan_of(
         index = lowered.get_execution_plan_count()
         lowered.create_execution_plan(engine_id, chosen)
         lowered.build_plan_at_index(index)
-    except frontend.cudnnGraphNotSupportedError as error:
+    except (frontend.cudnnGraphNotSupportedError, RuntimeError) as error:
+        # A plan that cuDNN proposes and cannot build is a RuntimeError.
+        _need_device(backend)
         return Refusal(f"{label}: {_line(error)}")
     try:
         blob = bytes(lowered.serialize(as_bytes=True))
     except (frontend.cudnnGraphNotSupportedError, RuntimeError) as error:
+        _need_device(backend)
         return Refusal(f"{label} cannot be serialized: {_line(error)}")
     # Read it back as the runtime will: what it then asks for is what the table promises it.
     loaded = frontend.pygraph(handle=backend.handle)
@@ -336,9 +339,15 @@ def _lower(backend: Backend, graph: Graph) -> Any | Refusal:
         made._lower_backend_graph()
     except (backend.frontend.cudnnGraphNotSupportedError, RuntimeError, ValueError) as error:
         # A descriptor that cuDNN rejects is a RuntimeError, one that the frontend rejects a
-        # ValueError; that the device works was seen when the handle was made.
+        # ValueError.
+        _need_device(backend)
         return Refusal(_line(error))
     return made._lowered_graph
+
+
+def _need_device(backend: Backend) -> None:
+    """Raise what cuDNN raises if the device has failed, which is no decline of a graph."""
+    backend.frontend.destroy_handle(backend.frontend.create_handle())
 
 
 def _device() -> Device | Refusal:

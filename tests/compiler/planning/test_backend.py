@@ -125,6 +125,32 @@ def test_another_error_than_a_decline_propagates(
         entries_of(found, product())
 
 
+class Unbuildable(Lowered):
+    def create_execution_plan(self, engine: int, knobs: Any) -> None:
+        self.plans.append((engine, {}))
+
+    def build_plan_at_index(self, index: int) -> None:
+        raise RuntimeError("CUDNN_STATUS_NOT_SUPPORTED\nat finalize")
+
+
+def test_a_plan_that_does_not_build_is_declined_while_the_device_works(
+    found: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backend, "_lower", lambda found, graph: Unbuildable())
+    frontend = found.frontend
+    frontend.knob_type = knob_type
+    frontend.create_handle, frontend.destroy_handle = object, lambda handle: None
+    refusal = plan_of(found, product(), 4, {"TILE_M": 1})
+    assert refusal == Refusal("engine 4 {'TILE_M': 1}: CUDNN_STATUS_NOT_SUPPORTED at finalize")
+
+    def gone() -> Any:
+        raise RuntimeError("CUDNN_STATUS_INTERNAL_ERROR")
+
+    frontend.create_handle = gone
+    with pytest.raises(RuntimeError, match="INTERNAL_ERROR"):
+        plan_of(found, product(), 4, {})
+
+
 def test_ids_that_are_not_cudnn_s(found: Backend) -> None:
     refusal = plan_of(found, product(), 20_000, {})
     assert refusal == Refusal("engine 20000 is not cuDNN's: want 0 to 9999")
