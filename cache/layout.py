@@ -113,6 +113,15 @@ def is_folder(relative: str) -> bool:
     return _FOLDER.fullmatch(relative) is not None
 
 
+def providers_of(pointer: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """What each provider has for a graph; a pointer of before there were several is native."""
+    held = pointer.get("providers")
+    if isinstance(held, dict):
+        return {name: dict(each) for name, each in held.items()}
+    native: dict[str, Any] = {"plan_key": "", "records": [], "reasons": []}
+    return {"native": {field: pointer.get(field, empty) for field, empty in native.items()}}
+
+
 def document_bytes(document: Mapping[str, Any]) -> bytes:
     """A document as stored: sealed with ``digest``, canonical, one final newline."""
     body = plain({name: value for name, value in document.items() if name != "digest"})

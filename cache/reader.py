@@ -161,10 +161,13 @@ class StoreReader:
         try:
             record = json.loads(self.blob(digest))
             kernels = list(record["kernels"])
+            blobs = [(blob["blob"], blob["bytes"]) for blob in record.get("blobs", ())]
         except StoreError:
             return  # the blob is reported under its own path
         except (ValueError, KeyError, TypeError):
             raise self._damaged(relative, f"its plan record {digest} cannot be read") from None
+        for digest, size in blobs:
+            self._need_blob(relative, {"sha256": digest, "bytes": size})
         for kernel in kernels:
             self._need_blob(relative, {"sha256": kernel["blob"], "bytes": kernel.get("bytes")})
             try:

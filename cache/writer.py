@@ -13,7 +13,7 @@ import errno
 import os
 import secrets
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
@@ -97,6 +97,35 @@ class StoreWriter:
         """
         document = {**pointer, "format": layout.FORMAT, "target": target, "graph_key": graph_key}
         return self._replace(layout.pointer_path(target, graph_key), document)
+
+    def update_pointer(
+        self,
+        target: str,
+        graph_key: str,
+        change: Callable[[dict[str, Any] | None], Mapping[str, Any]],
+    ) -> bool:
+        """Replace a pointer by what ``change`` makes of it; False when that is equal.
+
+        ``change`` gets None where there is none, or a damaged one. No other builder changes the
+        pointer meanwhile.
+        """
+        relative = layout.pointer_path(target, graph_key)
+        with self.lock("document-" + sha256_hex(relative.encode())):
+            try:
+                known = self.reader.pointer(target, graph_key)
+            except StoreError:
+                known = None
+            document = {
+                **change(known),
+                "format": layout.FORMAT,
+                "target": target,
+                "graph_key": graph_key,
+            }
+            data = layout.document_bytes(document)
+            if self._same(relative, data):
+                return False
+            self._publish(relative, data)
+        return True
 
     def put_name(self, target: str, name: str, graph_key: str, uids: Mapping[str, int]) -> bool:
         """Give a graph a name for a target; False when equal."""

@@ -34,6 +34,12 @@ from cudnn_aot.errors import UsageError
     help="Kernels compiled at once. Default: auto, what processors and memory allow.",
 )
 @click.option(
+    "--engines",
+    multiple=True,
+    metavar="E[,E]",
+    help="Whose plans to build: native (the default), cudnn (needs a GPU of the target's kind).",
+)
+@click.option(
     "--allow-declined",
     multiple=True,
     metavar="T[,T]",
@@ -45,10 +51,14 @@ def build(
     targets: tuple[str, ...],
     store: str | None,
     jobs: str,
+    engines: tuple[str, ...],
     allow_declined: tuple[str, ...],
     as_json: bool,
 ) -> int:
     """Compile graphs for targets into a store; needs no GPU and no driver.
+
+    With --engines cudnn it asks the cuDNN of this machine, which needs both, and adds its plans to
+    those that the store has.
 
     A GRAPH is a graph file of any form that `convert` reads, or a Python file that defines graphs.
 
@@ -75,6 +85,7 @@ def build(
             jobs=_parse_jobs(jobs),
             forbid_compile=os.environ.get("CUDNN_AOT_FORBID_COMPILE") == "1",
             progress=progress,
+            engines=split_list(engines) or ("native",),
         )
     for line in _complaints(summary):
         complain(line)
@@ -101,6 +112,8 @@ def _complaints(summary: BuildSummary) -> list[str]:
             word = "error" if result.status is Status.FAILED else "declined"
             for reason in result.reasons:
                 place = result.name if result.graph_key else result.file
+                if result.provider != "native":
+                    reason = f"{result.provider}: {reason}"
                 targets.setdefault((word, place, reason), []).append(result.target)
     return [
         f"{word}: {place}{' for ' + ', '.join(owners) if owners != [''] else ''}: {reason}"
@@ -120,8 +133,15 @@ def _report(summary: BuildSummary) -> list[str]:
         plural(summary.files_written, "file") + f" written to {summary.store}",
         f"{summary.seconds:.1f} s with -j {summary.jobs}",
     ]
+    header = ["graph", "target", "status", "engine", "kernels", "bytes", "seconds"]
+    if any(result.provider != "native" for result in summary.graphs):
+        header.insert(2, "provider")
+        rows = [
+            (*row[:2], result.provider, *row[2:])
+            for row, result in zip(rows, (r for r in summary.graphs if r.target), strict=True)
+        ]
     table = format_table(
-        ("graph", "target", "status", "engine", "kernels", "bytes", "seconds"),
+        tuple(header),
         rows,
         right="kernels bytes seconds",
     )
@@ -135,6 +155,9 @@ def _row(result: GraphResult) -> tuple[str, ...]:
         result.status.value,
         result.engine or "-",
         str(len(result.kernels)),
-        format_bytes(sum(kernel.blob_bytes for kernel in result.kernels)),
+        format_bytes(
+            sum(kernel.blob_bytes for kernel in result.kernels)
+            + sum(size for _, size in result.blobs)
+        ),
         f"{result.seconds:.1f}",
     )

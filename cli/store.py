@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from cudnn_aot.cache.layout import providers_of
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.cli.options import (
     choose_store,
@@ -31,6 +32,7 @@ class _Plan:
     record: dict[str, Any] = field(default_factory=dict)
     reasons: tuple[str, ...] = ()
     fault: str = ""
+    providers: dict[str, Any] = field(default_factory=dict)
 
     @property
     def engine(self) -> str:
@@ -44,6 +46,11 @@ class _Plan:
     def kernels(self) -> list[dict[str, Any]]:
         return list(self.record.get("kernels", []))
 
+    @property
+    def bytes(self) -> int:
+        """Of all that the best plan is made of."""
+        return sum(part["bytes"] for part in (*self.kernels, *self.record.get("blobs", [])))
+
     def to_json(self, full: bool) -> dict[str, Any]:
         document: dict[str, Any] = {
             "name": self.name,
@@ -53,6 +60,11 @@ class _Plan:
             "engine": self.engine,
             "knobs": self.knobs,
             "kernels": self.kernels,
+            "blobs": self.record.get("blobs", []),
+            "providers": {
+                name: {"plans": len(held["records"]), "reasons": held["reasons"]}
+                for name, held in self.providers.items()
+            },
             "reasons": list(self.reasons),
         }
         if self.fault:
@@ -86,7 +98,7 @@ def ls(store: str | None, target: str | None, as_json: bool) -> int:
                 plan.status,
                 plan.engine or "-",
                 str(len(plan.kernels)),
-                format_bytes(sum(kernel["bytes"] for kernel in plan.kernels)),
+                format_bytes(plan.bytes),
                 plan.graph_key[:12],
             )
             for plan in plans
@@ -181,6 +193,7 @@ def _read(reader: StoreReader, target: str, name: str) -> _Plan:
             dict(named["uids"]),
             record,
             tuple(pointer["reasons"]),
+            providers=providers_of(pointer),
         )
     except (StoreError, KeyError, TypeError, ValueError) as error:
         return _Plan(name, target, graph_key, fault=str(error))
@@ -196,6 +209,9 @@ def _report_faults(plans: list[_Plan]) -> int:
 def _describe(plan: _Plan) -> list[str]:
     lines = [f"{plan.name} for {plan.target}: {plan.status}", f"  graph        {plan.graph_key}"]
     lines += [f"  because      {reason}" for reason in plan.reasons]
+    if set(plan.providers) != {"native"}:
+        held = (f"{name} {len(each['records'])}" for name, each in plan.providers.items())
+        lines.append(f"  plans        {', '.join(held)}")
     if not plan.record:
         return lines
     table = plan.record["table"]
@@ -235,6 +251,11 @@ def _describe(plan: _Plan) -> list[str]:
         for i, kernel in enumerate(plan.kernels)
     ]
     lines += _indent(format_table(("kernel", "key", "blob", "bytes"), kernels, right="bytes"))
+    blobs = [
+        (str(i), blob["blob"][:12], format_bytes(blob["bytes"]))
+        for i, blob in enumerate(plan.record.get("blobs", []))
+    ]
+    lines += _indent(format_table(("blob", "digest", "bytes"), blobs, right="bytes"))
     return lines
 
 
@@ -281,6 +302,8 @@ def _step(step: dict[str, Any]) -> str:
         return f"kernel {step['kernel']}"
     if step["step"] == "fill":
         return f"fill {step.get('slice', step.get('operand'))}"
+    if step["step"] == "backend":
+        return f"blob {step['blob']}"
     return str(step["step"])
 
 

@@ -76,19 +76,29 @@ class Plan:
             self.knobs: dict[str, int] = dict(record["knobs"])
             self.table: dict[str, Any] = record["table"]
             kernels: Sequence[Mapping[str, Any]] = record["kernels"]
+            blobs = [blob["blob"] for blob in record.get("blobs", ())]
             self.requirements = Requirements.from_record(record["requirements"])
             self.uids = dict(uids) or {op["name"]: op["uid"] for op in self.table["operands"]}
         except (KeyError, TypeError) as error:
             raise StoreError(f"plan record of {name!r} lacks a field: {error}") from None
-        self.requirements.check_host(f"plan {name!r} for {self.target}")
+        what = f"plan {name!r} for {self.target}"
+        self.requirements.check_host(what)
+        make_plugins = None
+        if blobs:
+            from cudnn_aot.runtime import cudnn_backend
+
+            make_plugins = cudnn_backend.plugins(
+                what, self.requirements.cudnn, self.table, len(blobs)
+            )
         initialise_ffi()
         loaded = [
             _native.load_kernel(read_blob(kernel["blob"]), kernel["symbol"]) for kernel in kernels
         ]
+        plugins = make_plugins([read_blob(blob) for blob in blobs]) if make_plugins else None
         # The hook holds no plan: a plan is freed with its last user.
-        hook = functools.partial(_make_ready, f"plan {name!r} for {self.target}", self.requirements)
+        hook = functools.partial(_make_ready, what, self.requirements)
         try:
-            self._native = _native.Plan(self.table, loaded, hook)
+            self._native = _native.Plan(self.table, loaded, hook, plugins)
         except ValueError as error:
             raise StoreError(f"launch table of plan {name!r}: {error}") from None
         self.device: str = self._native.device

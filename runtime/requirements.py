@@ -31,7 +31,10 @@ _ARCH = re.compile(r"sm_(\d+)(\d)([af]?)")
 
 @dataclass(frozen=True, slots=True)
 class Requirements:
-    """The least machine that runs a plan."""
+    """The least machine that runs a plan.
+
+    ``cudnn`` and ``sm_count`` are met by equal ones only; `runtime.cudnn_backend` checks ``cudnn``.
+    """
 
     gpu_arch: str = ""
     smem_optin_bytes: int = 0
@@ -39,6 +42,8 @@ class Requirements:
     host_triple: str = ""
     host_level: str = ""
     glibc_min: str = ""
+    sm_count: int = 0
+    cudnn: str = ""
 
     @classmethod
     def from_record(cls, document: Mapping[str, Any]) -> Requirements:
@@ -74,6 +79,13 @@ class Requirements:
                     f"{self.gpu_arch} (compute capability {_wanted_capability(self.gpu_arch)})",
                     f"compute capability {found[0]}.{found[1]}",
                 )
+        if self.sm_count and attributes["sm_count"] != self.sm_count:
+            raise _unmet(
+                what,
+                f"device {where}",
+                f"{self.sm_count} SMs exactly",
+                str(attributes["sm_count"]),
+            )
         if attributes["driver_version"] < self.driver_min:
             raise _unmet(
                 what,

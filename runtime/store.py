@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from cudnn_aot.cache.layout import is_digest
+from cudnn_aot.cache.layout import is_digest, providers_of
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.errors import (
     DamagedError,
@@ -67,8 +67,10 @@ class Store:
         """(target, name) of every named graph, sorted."""
         return self._reader.names()
 
-    def plan(self, name: str, target: str | None = None) -> Plan:
-        """Load the best plan of a graph, by its name or its key.
+    def plan(self, name: str, target: str | None = None, *, provider: str | None = None) -> Plan:
+        """Load the best plan of a graph, by its name or its key; with ``provider``, its best one.
+
+        Providers are ``"native"`` and ``"cudnn"``.
 
         Raises:
             NotInStoreError: the store holds no such graph; the message has the nearest names.
@@ -84,7 +86,7 @@ class Store:
             self._need_target(chosen)
         if is_digest(name):
             holder = chosen or self._only_target(name, self._reader.pointers())
-            return self._load(name, {}, self._reader.pointer(holder, name))
+            return self._load(name, {}, self._reader.pointer(holder, name), provider)
         holder = chosen or self._only_target(name, self._reader.names())
         try:
             entry = self._reader.name(holder, name)
@@ -94,15 +96,23 @@ class Store:
             pointer = self._reader.pointer(holder, entry["graph_key"])
         except KeyError:
             raise DamagedError(f"name {name!r} for {holder} states no graph key") from None
-        return self._load(name, entry.get("uids", {}), pointer)
+        return self._load(name, entry.get("uids", {}), pointer, provider)
 
     def __repr__(self) -> str:
         return f"<Store {self.path!r}>"
 
     # What follows is not part of the interface.
 
-    def _load(self, name: str, uids: Mapping[str, int], pointer: Mapping[str, Any]) -> Plan:
+    def _load(
+        self,
+        name: str,
+        uids: Mapping[str, int],
+        pointer: Mapping[str, Any],
+        provider: str | None = None,
+    ) -> Plan:
         target = pointer["target"]
+        if provider is not None:
+            pointer = {**pointer, **self._part_of(provider, name, pointer)}
         records = pointer.get("records", [])
         if pointer.get("status") == "declined" or not records:
             reasons = "; ".join(pointer.get("reasons", [])) or "no reason was recorded"
@@ -120,6 +130,16 @@ class Store:
         if record.get("graph_key") != pointer["graph_key"] or record.get("target") != target:
             raise DamagedError(f"plan record {records[0]} belongs to another graph than {name!r}")
         return Plan(name, uids, record, self._reader.blob)
+
+    def _part_of(self, provider: str, name: str, pointer: Mapping[str, Any]) -> Mapping[str, Any]:
+        held = providers_of(pointer)
+        if provider not in held:
+            raise NotInStoreError(
+                f"store {self.path!r} holds no plan of {provider!r} for {name!r}; it has those of: "
+                f"{', '.join(sorted(held))}"
+            )
+        status = "built" if held[provider]["records"] else "declined"
+        return {**held[provider], "status": status}
 
     def _need_target(self, target: str) -> None:
         held = self._reader.targets()

@@ -13,12 +13,14 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from cudnn_aot.cache.canonical import canonical_bytes
 from cudnn_aot.cache.compile import CompilerPool, KernelEntry, compile_cached
 from cudnn_aot.cache.spec import KernelSpec
 from cudnn_aot.cache.writer import StoreWriter
 from cudnn_aot.compiler.build import records
+from cudnn_aot.compiler.build.backend import BackendOutcome, build_backend
 from cudnn_aot.compiler.build.jobs import auto_jobs
 from cudnn_aot.compiler.build.progress import Event, ProgressCallback, Stage, silent
 from cudnn_aot.compiler.build.sources import Source, failure_line, read_sources
@@ -31,6 +33,8 @@ from cudnn_aot.compiler.build.summary import (
     Status,
 )
 from cudnn_aot.compiler.formats import graph_json
+from cudnn_aot.compiler.planning.backend import Backend, find_backend
+from cudnn_aot.compiler.planning.engine import Refusal
 from cudnn_aot.compiler.planning.plan import plan_graph, plan_key
 from cudnn_aot.compiler.planning.plan_list import Planned
 from cudnn_aot.compiler.target.target import Target, load_target
@@ -39,10 +43,12 @@ from cudnn_aot.errors import UsageError, cudnnGraphNotSupportedError
 
 @dataclass(slots=True)
 class _Job:
-    """One graph on one target, and all sources that hold that graph."""
+    """One graph on one target for one provider, and all sources that hold that graph."""
 
     target: Target
     sources: list[Source]
+    provider: str = "native"
+    backend: BackendOutcome | None = None
     plan_key: str = ""
     planned: Planned | None = None
     stored: StoredPlan | None = None
@@ -72,6 +78,7 @@ def build(
     jobs: int | None = None,
     forbid_compile: bool = False,
     progress: ProgressCallback = silent,
+    engines: Sequence[str] = ("native",),
 ) -> BuildSummary:
     """Build every graph of ``files`` for every target into ``store``.
 
@@ -82,9 +89,11 @@ def build(
         jobs: compile workers; None fits them to processors and memory.
         forbid_compile: fail a graph that needs a compile instead of compiling.
         progress: called from the calling thread only.
+        engines: providers to ask, of ``records.PROVIDERS``; what others have made stays.
 
     Raises:
-        UsageError: no or unknown target, a path that is not a store, one name for two graphs.
+        UsageError: no or unknown target, an unknown provider, a path that is not a store, one name
+            for two graphs.
         StoreError: the store cannot be written.
     """
     started = time.perf_counter()
@@ -92,6 +101,10 @@ def build(
         raise UsageError("no graph file given: name at least one")
     if not targets:
         raise UsageError("no target given: name at least one")
+    unknown = [name for name in engines if name not in records.PROVIDERS]
+    if unknown or not engines:
+        got = repr(unknown[0]) if unknown else "none"
+        raise UsageError(f"engines: got {got}, want one or more of {', '.join(records.PROVIDERS)}")
     loaded_targets = _load_targets(targets)
     workers = jobs if jobs is not None else auto_jobs()
     if workers < 1:
@@ -104,7 +117,7 @@ def build(
     if sources:
         with StoreWriter(Path(store), create=True) as writer:
             run = _Run(writer, workers, forbid_compile, progress)
-            results, totals = run.build(_jobs(sources, list(loaded_targets.values())))
+            results, totals = run.build(_jobs(sources, list(loaded_targets.values()), engines))
         files_written = writer.files_written
     results += _for_targets(unreadable, loaded_targets)
     in_order = dict.fromkeys(str(Path(file)) for file in files)
@@ -140,14 +153,18 @@ def _for_targets(
     return results
 
 
-def _jobs(sources: list[Source], targets: list[Target]) -> list[_Job]:
-    """One job per distinct graph and target, in the order given."""
-    jobs: dict[tuple[str, str], _Job] = {}
+def _jobs(
+    sources: list[Source], targets: list[Target], engines: Sequence[str] = ("native",)
+) -> list[_Job]:
+    """One job per distinct graph, target and provider, in the order given."""
+    jobs: dict[tuple[str, str, str], _Job] = {}
     for target in targets:
         for source in sources:
-            job = jobs.setdefault((source.key, target.name), _Job(target, []))
-            if all(source.name != other.name for other in job.sources):
-                job.sources.append(source)
+            for provider in dict.fromkeys(engines):
+                key = (source.key, target.name, provider)
+                job = jobs.setdefault(key, _Job(target, [], provider))
+                if all(source.name != other.name for other in job.sources):
+                    job.sources.append(source)
     return list(jobs.values())
 
 
@@ -164,10 +181,14 @@ class _Run:
         self._specs: dict[str, KernelSpec] = {}
         self._entries: dict[str, KernelEntry] = {}
         self._notes: deque[str] = deque()
+        self._backends: dict[str, Backend | Refusal] = {}  # by target
 
     def build(self, jobs: list[_Job]) -> tuple[list[GraphResult], KernelTotals]:
         for done, job in enumerate(jobs, start=1):
-            self._plan(job)
+            if job.provider == "cudnn":
+                self._ask_backend(job)
+            else:
+                self._plan(job)
             self._progress(Event(Stage.PLAN, done, len(jobs), job.label))
         self._compile(jobs)
         return [self._result(job, source) for job in jobs for source in job.sources], self._totals(
@@ -194,7 +215,28 @@ class _Run:
         except cudnnGraphNotSupportedError as declined:
             job.status = Status.DECLINED
             job.reasons = tuple(getattr(declined, "reasons", None) or [str(declined)])
-            self._publish(job, [])
+            self._publish(job, records.provider(job.plan_key, [], job.reasons))
+        except Exception as error:
+            job.fail(failure_line(error))
+        finally:
+            job.seconds = time.perf_counter() - started
+
+    def _ask_backend(self, job: _Job) -> None:
+        """cuDNN's plan, made at once."""
+        started = time.perf_counter()
+        try:
+            name = job.target.name
+            if name not in self._backends:
+                self._backends[name] = find_backend(job.target)
+            outcome = build_backend(
+                self._writer, self._backends[name], job.source.graph, job.target
+            )
+            job.backend, job.reasons = outcome, outcome.reasons
+            if outcome.provider is not None:
+                self._publish(job, outcome.provider)
+            elif outcome.is_stored:
+                self._name(job)
+            job.status = outcome.status
         except Exception as error:
             job.fail(failure_line(error))
         finally:
@@ -262,19 +304,17 @@ class _Run:
         try:
             entries = [self._entries[spec.key] for spec in job.planned.kernels]
             record = records.plan_record(job.source.key, job.target.name, job.planned, entries)
-            self._publish(job, [self._writer.put_blob(canonical_bytes(record))])
+            blob = self._writer.put_blob(canonical_bytes(record))
+            self._publish(job, records.provider(job.plan_key, [blob], job.reasons))
             job.status = Status.BUILT
         except Exception as error:
             job.fail(failure_line(error))
 
-    def _publish(self, job: _Job, record_blobs: list[str]) -> None:
+    def _publish(self, job: _Job, made: Mapping[str, Any]) -> None:
         source, target = job.source, job.target.name
         graph_blob = self._writer.put_blob(graph_json.dumps(source.graph).encode())
-        self._writer.put_pointer(
-            target,
-            source.key,
-            records.pointer(job.plan_key, graph_blob, record_blobs, job.reasons),
-        )
+        change = partial(records.with_provider, graph_blob, job.provider, made)
+        self._writer.update_pointer(target, source.key, change)
         self._name(job)
 
     def _name(self, job: _Job) -> None:
@@ -286,7 +326,12 @@ class _Run:
         engine = ""
         knobs: dict[str, int] = {}
         kernels: tuple[KernelResult, ...] = ()
-        if job.planned is not None:
+        blobs: tuple[tuple[str, int], ...] = ()
+        if job.backend is not None and job.backend.record is not None:
+            record = job.backend.record
+            engine, knobs = record["engine"]["name"], dict(record["knobs"])
+            blobs = tuple((blob["blob"], blob["bytes"]) for blob in record["blobs"])
+        elif job.planned is not None:
             engine, knobs = job.planned.engine_name, dict(job.planned.knobs)
             entries = [self._entries.get(spec.key) for spec in job.planned.kernels]
             kernels = tuple(_kernel_result(entry) for entry in entries if entry is not None)
@@ -305,6 +350,8 @@ class _Run:
             kernels=kernels,
             reasons=job.reasons,
             seconds=job.seconds,
+            provider=job.provider,
+            blobs=blobs,
         )
 
     def _totals(self, jobs: list[_Job]) -> KernelTotals:

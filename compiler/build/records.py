@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cudnn_aot.cache.compile import KernelEntry
+from cudnn_aot.cache.layout import providers_of
 from cudnn_aot.compiler.planning.plan_list import Planned, PlannedRange
 
 FORMAT = 1
+PROVIDERS = ("native", "cudnn")  # whose plans come first where nothing ranks them
 _HOST_LEVELS = ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4")
 
 
@@ -47,17 +49,41 @@ def _range(part: PlannedRange) -> dict[str, Any]:
     }
 
 
-def pointer(
-    plan_key: str, graph_blob: str, record_blobs: Sequence[str], reasons: Sequence[str] = ()
+def provider(
+    plan_key: str, record_blobs: Sequence[str], reasons: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Where a graph's plans are on a target, best first, or why there is none."""
+    """What one provider has for a graph: its plan records, best first, or why it has none."""
+    return {"plan_key": plan_key, "records": list(record_blobs), "reasons": list(reasons)}
+
+
+def pointer(graph_blob: str, providers: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Where a graph's plans are on a target, best first over all providers, or why there is none.
+
+    The reasons are those of every provider without a plan; all but the native ones say whose.
+    """
+    order = [*PROVIDERS, *sorted(set(providers) - set(PROVIDERS))]
+    held = {name: providers[name] for name in order if name in providers}
+    found = [record for each in held.values() for record in each["records"]]
     return {
-        "status": "built" if record_blobs else "declined",
-        "plan_key": plan_key,
-        "records": list(record_blobs),
+        "status": "built" if found else "declined",
+        "records": found,
         "graph": graph_blob,
-        "reasons": list(reasons),
+        "reasons": [
+            reason if name == "native" else f"{name}: {reason}"
+            for name, each in held.items()
+            if not each["records"]
+            for reason in each["reasons"]
+        ],
+        "providers": {name: dict(each) for name, each in held.items()},
     }
+
+
+def with_provider(
+    graph_blob: str, name: str, made: Mapping[str, Any], known: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """The pointer that ``known`` becomes with what one provider made; the others' part stays."""
+    others = providers_of(known) if known is not None else {}
+    return pointer(graph_blob, {**others, name: made})
 
 
 def merge_requirements(requirements: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

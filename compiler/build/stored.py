@@ -7,6 +7,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from cudnn_aot.cache.layout import providers_of
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.cache.spec import is_current
 from cudnn_aot.compiler.build.summary import KernelResult
@@ -23,19 +24,22 @@ class StoredPlan:
 
 
 def stored_plan(
-    reader: StoreReader, target: str, graph_key: str, plan_key: str
+    reader: StoreReader, target: str, graph_key: str, plan_key: str, provider: str = "native"
 ) -> StoredPlan | None:
-    """The stored plan of a graph if its plan key is equal and every byte it needs is whole."""
+    """A provider's stored plan if its plan key is equal and every byte it needs is whole."""
     try:
         pointer = reader.pointer(target, graph_key)
-        if pointer["plan_key"] != plan_key:
+        held = providers_of(pointer)[provider]
+        if held["plan_key"] != plan_key:
             return None
         reader.blob(pointer["graph"])
-        if pointer["status"] == "declined":
-            return StoredPlan(None, reasons=tuple(pointer["reasons"]))
+        if not held["records"]:
+            return StoredPlan(None, reasons=tuple(held["reasons"]))
         found: list[tuple[dict[str, Any], tuple[KernelResult, ...]]] = []
-        for digest in pointer["records"]:
+        for digest in held["records"]:
             record = json.loads(reader.blob(digest))
+            for blob in record.get("blobs", ()):
+                reader.blob(blob["blob"])
             found.append((record, tuple(_kernel(reader, item) for item in record["kernels"])))
         return StoredPlan(found[0][0], found[0][1])
     except (StoreError, KeyError, IndexError, TypeError, ValueError):

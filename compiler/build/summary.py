@@ -33,12 +33,14 @@ class KernelResult:
 
 @dataclass(frozen=True, slots=True)
 class GraphResult:
-    """One graph on one target.
+    """One graph on one target, of one provider.
 
     Attributes:
         name: the graph's name; the file's stem when the file could not be read as graphs.
         graph_key: empty when the file could not be read as graphs.
         target: empty when the file could not be read as graphs.
+        provider: whose plan this is about, ``"native"`` or ``"cudnn"``.
+        blobs: digest and size of what the plan is made of beside kernels.
         reasons: why it was declined, or the one line that says why it failed.
         seconds: planning, and the compile time of the kernels that this graph waited for.
     """
@@ -53,12 +55,15 @@ class GraphResult:
     kernels: tuple[KernelResult, ...] = ()
     reasons: tuple[str, ...] = ()
     seconds: float = 0.0
+    provider: str = "native"
+    blobs: tuple[tuple[str, int], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {
             "name": self.name,
             "graph_key": self.graph_key,
             "target": self.target,
+            "provider": self.provider,
             "status": self.status.value,
             "file": self.file,
             "engine": self.engine,
@@ -75,6 +80,7 @@ class GraphResult:
                 }
                 for kernel in self.kernels
             ],
+            "blobs": [{"blob": blob, "bytes": size} for blob, size in self.blobs],
             "reasons": list(self.reasons),
             "seconds": round(self.seconds, 3),
         }
@@ -112,12 +118,16 @@ class BuildSummary:
     def exit_code(self, allow_declined: Iterable[str] = ()) -> int:
         """0 done, 1 something failed, 3 nothing failed but a graph was declined.
 
+        A graph is declined for a target when every provider that was asked declined it.
         A decline on a target in ``allow_declined`` does not count; ``"all"`` allows every one.
         """
         allowed = frozenset(allow_declined)
         if self.count(Status.FAILED):
             return 1
-        declined = {r.target for r in self.graphs if r.status is Status.DECLINED}
+        served = {
+            (r.name, r.graph_key, r.target) for r in self.graphs if r.status is not Status.DECLINED
+        }
+        declined = {r.target for r in self.graphs if (r.name, r.graph_key, r.target) not in served}
         return 3 if declined and "all" not in allowed and declined - allowed else 0
 
     def to_json(self) -> dict[str, Any]:

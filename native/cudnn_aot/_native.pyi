@@ -14,7 +14,8 @@ class Plan:
 
     Raises ValueError, with the place, for a table that breaks the vocabulary. ``on_device`` is
     called with a device's index before its first use, and with None before the current device is
-    looked up.
+    looked up. ``backends`` has one callable for each blob that a backend step names: it is called
+    as ``(device, addresses, count, workspace, stream)``, see ``docs/launch-table.md``.
     """
 
     def __new__(
@@ -22,6 +23,7 @@ class Plan:
         table: Mapping[str, Any],
         kernels: Sequence[Kernel] | None = None,
         on_device: Callable[[int | None], object] | None = None,
+        backends: Sequence[Callable[[int, int, int, int, int], object]] | None = None,
     ) -> Plan: ...
     @property
     def device(self) -> str: ...

@@ -241,10 +241,9 @@ void PrepareFill(int device) {
 }
 
 void Fill(int device, void* data, uint32_t pattern, int width, int64_t bytes, void* stream) {
-  PrepareFill(device);
   auto address = reinterpret_cast<unsigned long long>(data);
   auto count = static_cast<size_t>(bytes / width);
-  CheckDriver(driver.ctx_push_current(contexts[device].load()), "cuCtxPushCurrent");
+  ContextScope scope(device);
   int code = 0;
   switch (width) {
     case 1:
@@ -256,9 +255,17 @@ void Fill(int device, void* data, uint32_t pattern, int width, int64_t bytes, vo
     default:
       code = driver.memset_d32_async(address, pattern, count, stream);
   }
+  CheckDriver(code, "cuMemsetAsync");
+}
+
+ContextScope::ContextScope(int device) {
+  PrepareFill(device);
+  CheckDriver(driver.ctx_push_current(contexts[device].load()), "cuCtxPushCurrent");
+}
+
+ContextScope::~ContextScope() {
   void* popped = nullptr;
   driver.ctx_pop_current(&popped);
-  CheckDriver(code, "cuMemsetAsync");
 }
 
 void RefuseAfterFork() {

@@ -36,6 +36,15 @@ int SmCount(int device);  // cached
 void Fill(int device, void* data, uint32_t pattern, int width, int64_t bytes, void* stream);
 void PrepareFill(int device);  // all that the first Fill on a device would do lazily
 
+// Makes the primary context of a device current on this thread for a scope.
+class ContextScope {
+ public:
+  explicit ContextScope(int device);
+  ~ContextScope();
+  ContextScope(const ContextScope&) = delete;
+  ContextScope& operator=(const ContextScope&) = delete;
+};
+
 // Throws LaunchFailure in a process forked after CUDA was used here: CUDA does not survive a fork.
 void RefuseAfterFork();
 

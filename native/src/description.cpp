@@ -55,6 +55,12 @@ py::dict DescribeCall(const Plan& plan, Frame* frame) {
     if (step.kind == Step::Kind::kFill) {
       item["step"] = "fill";
       item["bytes"] = table.pool.Eval(step.bytes, frame->env());
+    } else if (step.kind == Step::Kind::kBackend) {
+      item["step"] = "backend";
+      item["blob"] = step.blob;
+      py::list uids;
+      for (int index : step.operands) uids.append(table.operands[index].uid);
+      item["uids"] = uids;
     } else {
       item["step"] = "kernel";
       item["kernel"] = step.kernel;

@@ -44,6 +44,21 @@ float HalfToFloat(uint16_t bits) {
   return static_cast<float>((bits & 0x8000) != 0 ? -magnitude : magnitude);
 }
 
+// `value` is a number that HALF holds.
+uint16_t FloatToHalf(double value) {
+  uint16_t sign = std::signbit(value) ? 0x8000 : 0;
+  double magnitude = std::fabs(value);
+  if (std::isnan(value)) return sign | 0x7e00;
+  if (std::isinf(value)) return sign | 0x7c00;
+  if (magnitude < std::ldexp(1.0, -14)) {
+    return sign | static_cast<uint16_t>(std::ldexp(magnitude, 24));
+  }
+  int exponent = 0;
+  std::frexp(magnitude, &exponent);  // magnitude in [2^(exponent-1), 2^exponent)
+  auto fraction = static_cast<uint16_t>(std::ldexp(magnitude, 11 - exponent) - 1024);
+  return sign | static_cast<uint16_t>((exponent + 14) << 10) | fraction;
+}
+
 template <typename T>
 T Load(const void* data) {
   T value;
@@ -109,6 +124,27 @@ double RoundTo(const DType& dtype, double value) {
     return RoundBinary(value, 7, -126, std::ldexp(255.0, 120));
   }
   return value;
+}
+
+bool IsStorable(const DType& dtype) {
+  return !dtype.is_float() || dtype.dl.code == kDLFloat || dtype.dl.code == kDLBfloat;
+}
+
+void StoreNumber(const DType& dtype, double number, int64_t integer, void* data) {
+  if (!dtype.is_float()) {
+    std::memcpy(data, &integer, static_cast<size_t>(dtype.bytes()));  // little endian
+  } else if (dtype.dl.bits == 64) {
+    std::memcpy(data, &number, sizeof number);
+  } else if (dtype.dl.bits == 32) {
+    auto narrow = static_cast<float>(number);
+    std::memcpy(data, &narrow, sizeof narrow);
+  } else if (dtype.dl.code == kDLBfloat) {
+    auto narrow = static_cast<float>(number);
+    std::memcpy(data, reinterpret_cast<const char*>(&narrow) + 2, 2);  // its upper half
+  } else {
+    uint16_t bits = FloatToHalf(number);
+    std::memcpy(data, &bits, sizeof bits);
+  }
 }
 
 bool LoadNumber(DLDataType dtype, const void* data, double* number, int64_t* integer,

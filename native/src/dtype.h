@@ -32,6 +32,11 @@ inline int BitsOf(DLDataType dtype) { return dtype.bits * dtype.lanes; }
 
 // `value` rounded to `dtype` (to nearest, ties to even) where that is HALF, BFLOAT16 or FLOAT.
 double RoundTo(const DType& dtype, double value);
+// Whether StoreNumber knows how the type lies in memory: integers and IEEE floats, BFLOAT16.
+bool IsStorable(const DType& dtype);
+// Writes a number, already rounded to the type, to `data` as the type lies in memory; at most 8
+// bytes. Floats are taken from `number`, integers from `integer`.
+void StoreNumber(const DType& dtype, double number, int64_t integer, void* data);
 // The number stored at `data`; false for a type without one (complex, opaque, 8-bit floats).
 bool LoadNumber(DLDataType dtype, const void* data, double* number, int64_t* integer,
                 bool* is_integer);

@@ -27,11 +27,16 @@ bool HasGaps(const Operand& operand, const Slot& slot, const Frame& frame) {
 
 }  // namespace
 
-Plan::Plan(Table table, std::vector<std::shared_ptr<const Kernel>> kernels)
-    : table_(std::move(table)), kernels_(std::move(kernels)) {
+Plan::Plan(Table table, std::vector<std::shared_ptr<const Kernel>> kernels,
+           std::vector<Backend> backends)
+    : table_(std::move(table)), kernels_(std::move(kernels)), backends_(std::move(backends)) {
   if (static_cast<int>(kernels_.size()) < table_.num_kernels) {
     throw TableError("branches: a step names kernel " + std::to_string(table_.num_kernels - 1) +
                      ", got " + std::to_string(kernels_.size()) + " kernels");
+  }
+  if (static_cast<int>(backends_.size()) < table_.num_blobs) {
+    throw TableError("branches: a step names blob " + std::to_string(table_.num_blobs - 1) +
+                     ", got " + std::to_string(backends_.size()) + " blobs");
   }
 }
 
@@ -355,6 +360,8 @@ void Plan::RunSteps(const Branch& branch, Frame* frame, void* stream) const {
     for (const Step& step : branch.steps) {
       if (step.kind == Step::Kind::kFill) {
         BindFill(branch, step, *frame);
+      } else if (step.kind == Step::Kind::kBackend) {
+        BindBackend(branch, step, *frame);
       } else {
         BuildArgs(branch, step, true, frame);
       }
@@ -363,6 +370,9 @@ void Plan::RunSteps(const Branch& branch, Frame* frame, void* stream) const {
   for (const Step& step : branch.steps) {
     if (step.kind == Step::Kind::kFill) {
       RunFill(step, BindFill(branch, step, *frame), *frame, stream);
+    } else if (step.kind == Step::Kind::kBackend) {
+      BindBackend(branch, step, *frame);
+      RunBackend(branch, step, *frame, stream);
     } else {
       BuildArgs(branch, step, true, frame);
       CallKernel(branch, step, true, true, frame);

@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "backend.h"
 #include "kernel.h"
 #include "pack.h"
 #include "table.h"
@@ -12,8 +13,10 @@ namespace cudnn_aot {
 
 class Plan {
  public:
-  // `kernels` are those of the plan record, by index; throws TableError if too few.
-  Plan(Table table, std::vector<std::shared_ptr<const Kernel>> kernels);
+  // `kernels` and `backends` (one for each blob) are those of the plan record, by index; throws
+  // TableError if too few.
+  Plan(Table table, std::vector<std::shared_ptr<const Kernel>> kernels,
+       std::vector<Backend> backends);
 
   const Table& table() const { return table_; }
 
@@ -25,7 +28,7 @@ class Plan {
   void Run(Frame* frame, void* stream) const;
 
   // Loads all code of every branch on a device by calling every kernel that has a `launch`
-  // argument with launch = 0 and null addresses.
+  // argument with launch = 0 and null addresses, and every plug-in with null addresses.
   void Prepare(int device) const;
 
   // The largest workspace of any branch that a call with these symbol values can take; symbols
@@ -51,11 +54,15 @@ class Plan {
                   Frame* frame) const;
   Fill BindFill(const Branch& branch, const Step& step, const Frame& frame) const;
   void RunFill(const Step& step, const Fill& fill, const Frame& frame, void* stream) const;
+  void BindBackend(const Branch& branch, const Step& step, const Frame& frame) const;
+  void RunBackend(const Branch& branch, const Step& step, const Frame& frame, void* stream) const;
+  void PrepareBackend(const Branch& branch, const Step& step, int device) const;
   void RunSteps(const Branch& branch, Frame* frame, void* stream) const;
   bool AssumeCall(int guard, Frame* frame) const;
 
   Table table_;
   std::vector<std::shared_ptr<const Kernel>> kernels_;
+  std::vector<Backend> backends_;
 };
 
 }  // namespace cudnn_aot

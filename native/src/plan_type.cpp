@@ -3,11 +3,13 @@
 
 #include <pybind11/pybind11.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "arguments.h"
+#include "backend.h"
 #include "cuda.h"
 #include "description.h"
 #include "error.h"
@@ -22,15 +24,51 @@ namespace {
 
 namespace py = pybind11;
 
+// ---- Plug-ins -------------------------------------------------------------------------------
+
+// Turns the Python error that is set into what the plug-in's caller expects: errors of this
+// project and those that are no Exception (an interrupt) go on as they are.
+[[noreturn]] void RaisePluginError() {
+  py::error_already_set error;
+  py::object ours = py::module_::import("cudnn_aot.errors").attr("Error");
+  if (error.matches(ours) || !error.matches(PyExc_Exception)) {
+    error.restore();
+    throw PythonErrorSet{};
+  }
+  std::string text = py::str(error.value()).cast<std::string>();
+  std::string name = error.type().attr("__name__").cast<std::string>();
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  throw LaunchFailure(name + ": " + text);
+}
+
+// A plug-in that calls `callable(device, addresses, count, workspace, stream)`.
+Backend AsBackend(py::handle callable) {
+  if (PyCallable_Check(callable.ptr()) == 0) throw py::type_error("backends: want callables");
+  std::shared_ptr<PyObject> held(callable.inc_ref().ptr(), [](PyObject* object) {
+    py::gil_scoped_acquire gil;
+    Py_DECREF(object);
+  });
+  return [held](const BackendCall& call) {
+    py::gil_scoped_acquire gil;
+    PyObject* result = PyObject_CallFunction(
+        held.get(), "iKiKK", call.device, reinterpret_cast<unsigned long long>(call.addresses),
+        call.count, reinterpret_cast<unsigned long long>(call.workspace),
+        reinterpret_cast<unsigned long long>(call.stream));
+    if (result == nullptr) RaisePluginError();
+    Py_DECREF(result);
+  };
+}
+
 // ---- Construction -------------------------------------------------------------------------
 
 void Construct(PlanObject* self, PyObject* args, PyObject* kwargs) {
-  static const char* names[] = {"table", "kernels", "on_device", nullptr};
+  static const char* names[] = {"table", "kernels", "on_device", "backends", nullptr};
   PyObject* table = nullptr;
   PyObject* kernels = Py_None;
   PyObject* on_device = Py_None;
-  if (PyArg_ParseTupleAndKeywords(args, kwargs, "O|OO:Plan", const_cast<char**>(names), &table,
-                                  &kernels, &on_device) == 0) {
+  PyObject* backends = Py_None;
+  if (PyArg_ParseTupleAndKeywords(args, kwargs, "O|OOO:Plan", const_cast<char**>(names), &table,
+                                  &kernels, &on_device, &backends) == 0) {
     throw PythonErrorSet{};
   }
   Table parsed = ParseTable(ValueOf(table));
@@ -43,7 +81,19 @@ void Construct(PlanObject* self, PyObject* args, PyObject* kwargs) {
   } else {
     loaded.resize(parsed.num_kernels);  // to validate and describe, not to run
   }
-  self->plan = std::make_unique<Plan>(std::move(parsed), std::move(loaded));
+  std::vector<Backend> plugged;
+  if (backends != Py_None) {
+    for (py::handle backend : py::reinterpret_borrow<py::object>(backends)) {
+      plugged.push_back(AsBackend(backend));
+    }
+  } else if (!self->has_kernels) {
+    plugged.resize(parsed.num_blobs);
+  } else if (parsed.num_blobs > 0) {
+    throw RequirementFailure(
+        "branches: a 'backend' step runs a cuDNN plan, got no plug-in for it, want "
+        "'cudnn-aot[cudnn]' installed");
+  }
+  self->plan = std::make_unique<Plan>(std::move(parsed), std::move(loaded), std::move(plugged));
   const auto& operands = self->plan->table().operands;
   for (size_t i = 0; i < operands.size(); ++i) {
     PyObject* uid = PyLong_FromLongLong(operands[i].uid);
@@ -263,7 +313,7 @@ PyType_Slot kSlots[] = {
     {Py_tp_dealloc, reinterpret_cast<void*>(Dealloc)},
     {Py_tp_methods, kMethods},
     {Py_tp_getset, kProperties},
-    {Py_tp_doc, const_cast<char*>("Plan(table, kernels=None, on_device=None)\n--\n\n"
+    {Py_tp_doc, const_cast<char*>("Plan(table, kernels=None, on_device=None, backends=None)\n--\n\n"
                                   "A launch table with its kernels.")},
     {0, nullptr},
 };

@@ -134,6 +134,7 @@ void Plan::Prepare(int device) const {
     std::fill_n(frame.slice_offset, branch.slices.size(), 0);
     std::fill_n(frame.slice_bytes, branch.slices.size(), 0);
     for (const Step& step : branch.steps) {
+      if (step.kind == Step::Kind::kBackend) PrepareBackend(branch, step, device);
       if (step.kind != Step::Kind::kKernel || !step.has_launch || done.count(step.kernel) != 0) {
         continue;
       }

@@ -74,6 +74,7 @@ class Parser {
   void ParseStep(const Reader& source, Branch* branch);
   void ParseKernelStep(const Reader& source, const Branch& branch, Step* step);
   void ParseFillStep(const Reader& source, const Branch& branch, Step* step);
+  void ParseBackendStep(const Reader& source, const Branch& branch, Step* step);
   Arg ParseArg(const Reader& source, const Branch& branch);
   void ParseTensorArg(const Reader& source, const Branch& branch, Arg* arg);
   void ParseDispatch(const Reader& source);
@@ -345,9 +346,8 @@ void Parser::ParseStep(const Reader& source, Branch* branch) {
     step.kind = Step::Kind::kFill;
     ParseFillStep(source, *branch, &step);
   } else if (kind == "backend") {
-    source.Fields({"step", "blob"});
-    throw RequirementFailure(source.place() +
-                             ": a 'backend' step needs the cuDNN plug-in, which is not installed");
+    step.kind = Step::Kind::kBackend;
+    ParseBackendStep(source, *branch, &step);
   } else {
     source.Field("step").Fail("got '" + kind + "', want " + Choices({"kernel", "fill", "backend"}));
   }
@@ -380,6 +380,25 @@ void Parser::ParseFillStep(const Reader& source, const Branch& branch, Step* ste
   if (step->width == 3) source.Field("width").Fail("got 3, want 1, 2 or 4");
   int64_t limit = (int64_t{1} << (8 * step->width)) - 1;
   step->pattern = static_cast<uint32_t>(source.Field("pattern").IntIn(0, limit));
+}
+
+void Parser::ParseBackendStep(const Reader& source, const Branch& branch, Step* step) {
+  source.Fields({"step", "blob", "uids"}, {"slice"});
+  step->blob = static_cast<int>(source.Field("blob").IntIn(0, 1 << 20));
+  table_.num_blobs = std::max(table_.num_blobs, step->blob + 1);
+  if (source.Has("slice")) step->slice = SliceAt(source.Field("slice"), branch);
+  for (const Reader& uid : source.Field("uids").Items()) {
+    int index = table_.FindOperand(uid.Int());
+    if (index < 0) uid.Fail("no operand has uid " + std::to_string(uid.Int()));
+    const Operand& operand = table_.operands[index];
+    if (operand.kind == Operand::Kind::kScalar && !IsStorable(*operand.dtype)) {
+      uid.Fail(std::string("a scalar of ") + operand.dtype->name + " cannot be passed");
+    }
+    if (std::count(step->operands.begin(), step->operands.end(), index) != 0) {
+      uid.Fail("uid stated twice");
+    }
+    step->operands.push_back(index);
+  }
 }
 
 Arg Parser::ParseArg(const Reader& source, const Branch& branch) {

@@ -81,14 +81,16 @@ struct Arg {
 };
 
 struct Step {
-  enum class Kind : uint8_t { kKernel, kFill };
+  enum class Kind : uint8_t { kKernel, kFill, kBackend };
 
   Kind kind = Kind::kKernel;
   int kernel = 0;
   std::vector<Arg> args;
   bool has_launch = false;
   int operand = -1;  // of a fill
-  int slice = -1;
+  int slice = -1;    // of a fill that has no operand, and the workspace of a backend step
+  int blob = 0;
+  std::vector<int> operands;  // of a backend step, in the order of its uids
   Expr bytes = -1;
   uint32_t pattern = 0;
   int width = 1;
@@ -117,6 +119,7 @@ struct Table {
   ExprPool pool;
   int total_rank = 0;   // of all operands
   int num_kernels = 0;  // one more than the highest index that a step names
+  int num_blobs = 0;
   // Sizes of a call's scratch, the largest over the branches and their steps.
   int max_slices = 0;
   int max_args = 0;

@@ -7,7 +7,6 @@ import pytest
 from tables import kernel, operand, scalar, symbol, table, whole
 
 from cudnn_aot import _native
-from cudnn_aot.errors import RequirementError
 
 X = operand(1, ["M", 8], [8, 1])
 GOOD = table(
@@ -122,11 +121,6 @@ def test_a_missing_field():
         bad = {name: value for name, value in GOOD.items() if name != field}
         with pytest.raises(ValueError, match=f"^field '{field}' is missing"):
             _native.Plan(bad)
-
-
-def test_a_step_of_the_backend_needs_its_plug_in():
-    with pytest.raises(RequirementError, match="needs the cuDNN plug-in"):
-        _native.Plan(table([], {"step": "backend", "blob": "0" * 64}))
 
 
 def test_too_few_kernels(load):

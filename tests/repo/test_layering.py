@@ -23,6 +23,7 @@ ALLOWED = {
     "cudnn_aot.compiler.reference": ("cudnn_aot.errors", "cudnn_aot.compiler.graph"),
     "cudnn_aot.compiler.target": ("cudnn_aot.errors",),
     "cudnn_aot.compiler.planning": (
+        "cudnn_aot.compiler.formats",
         "cudnn_aot.errors",
         "cudnn_aot.compiler.graph",
         "cudnn_aot.compiler.target",

@@ -56,11 +56,14 @@ def test_architectures(arch, capability, runs):
             {"smem_optin_bytes": 101376},
             "shared memory of cuda:1: requires 232448 bytes for one block, found 101376",
         ),
+        ({"sm_count": 144}, "device cuda:1: requires 132 SMs exactly, found 144"),
     ],
-    ids=["arch", "driver", "smem"],
+    ids=["arch", "driver", "smem", "sms"],
 )
 def test_devices(change, message):
-    needed = Requirements(gpu_arch="sm_90a", smem_optin_bytes=232448, driver_min=12090)
+    needed = Requirements(
+        gpu_arch="sm_90a", smem_optin_bytes=232448, driver_min=12090, sm_count=132
+    )
     needed.check_device("plan 'x'", 1, H200)
     Requirements().check_device("plan 'x'", 1, H200 | change)
     with pytest.raises(errors.RequirementError, match=f"^plan 'x' cannot run here: {message}"):
@@ -109,8 +112,8 @@ def test_a_lower_level_names_the_missing_flags(monkeypatch):
 
 def test_a_requirement_of_a_later_version(tmp_path):
     with StoreWriter(tmp_path / "store") as writer:
-        put_plan(writer, "scale", requirements={"sm_count": 132})
-    with pytest.raises(errors.StoreError, match="requires 'sm_count', which this version"):
+        put_plan(writer, "scale", requirements={"l2_bytes": 132})
+    with pytest.raises(errors.StoreError, match="requires 'l2_bytes', which this version"):
         runtime.open(tmp_path / "store").plan("scale")
 
 

@@ -196,9 +196,9 @@ def test_a_flipped_byte_is_found_before_anything_is_loaded(writer, monkeypatch):
         ({"kernels": []}, errors.StoreError, "a step names kernel 0, got 0 kernels"),
         ({"symbol_name": "absent"}, errors.LaunchError, "lacks the symbol '__tvm_ffi_absent'"),
         (
-            {"launch_table": table([], {"step": "backend", "blob": "0" * 64})},
+            {"launch_table": table([], {"step": "backend", "blob": 0, "uids": []})},
             errors.RequirementError,
-            "needs the cuDNN plug-in",
+            "runs a cuDNN plan, got no plug-in for it",
         ),
     ],
 )

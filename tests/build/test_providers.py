@@ -1,0 +1,307 @@
+"""Several providers in one store: each has its own key and records, and leaves the others' alone.
+
+A stand-in answers for cuDNN; that its plans run is seen in tests/gpu.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from cli_process import run_cli, tree_digest
+
+from cudnn_aot import runtime
+from cudnn_aot.cache.layout import providers_of
+from cudnn_aot.cache.reader import StoreReader
+from cudnn_aot.cache.writer import StoreWriter
+from cudnn_aot.compiler.build import backend as building
+from cudnn_aot.compiler.build import driver, records
+from cudnn_aot.compiler.build.summary import BuildSummary, Status
+from cudnn_aot.compiler.graph.graph import Graph
+from cudnn_aot.compiler.graph.instantiate import instantiate
+from cudnn_aot.compiler.planning import backend as planning
+from cudnn_aot.compiler.planning.backend import Backend, BackendEntry, BackendPlan, Device
+from cudnn_aot.compiler.planning.engine import Refusal
+from cudnn_aot.errors import (
+    NotInStoreError,
+    RequirementError,
+    UsageError,
+    cudnnGraphNotSupportedError,
+)
+
+FOUND = Backend(SimpleNamespace(), None, "9.19.0", "1.32.0", Device((9, 0), 132, 13010))
+ABSENT = Refusal("cuDNN makes plans on a GPU host only: this one has no libcuda.so.1")
+
+
+def concrete(graph: Graph) -> Graph:
+    """The graphs of the store are symbolic, which cuDNN itself would decline."""
+    return instantiate(graph, {name: symbol.planned for name, symbol in graph.symbols.items()})
+
+
+class Cudnn:
+    """What a build asks, answered."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.found: Backend | Refusal = FOUND
+        self.entries: list[BackendEntry] | Refusal = [
+            BackendEntry(3, (), "A", "eng3", 0),
+            BackendEntry(4, (("KERNEL_CFG", 3),), "A", "eng4_k24=3", 1),
+        ]
+        self.declines = {3}
+        self.asked = 0
+        monkeypatch.setattr(driver, "find_backend", lambda target: self.found)
+        monkeypatch.setattr(planning, "entries_of", self._entries)
+        monkeypatch.setattr(planning, "plan_of", self._plan)
+        table = planning.backend_table
+        monkeypatch.setattr(planning, "backend_table", lambda g, p: table(concrete(g), p))
+
+    def _entries(self, found: Any, graph: Any) -> Any:
+        self.asked += 1
+        return self.entries
+
+    def _plan(self, found: Any, graph: Any, engine: int, knobs: dict[str, int]) -> Any:
+        if engine in self.declines:
+            return Refusal(f"engine {engine}: not for this graph")
+        uids = tuple(sorted(t.uid for t in graph.tensors.values() if not t.is_virtual))
+        return BackendPlan(engine, tuple(knobs.items()), "eng4", b"blob", uids, 0, ("NOTE",))
+
+
+@pytest.fixture
+def cudnn(monkeypatch: pytest.MonkeyPatch) -> Cudnn:
+    return Cudnn(monkeypatch)
+
+
+def build(graphs: list[Path], store: Path, *engines: str) -> BuildSummary:
+    return driver.build(graphs, ["cpu"], store, engines=engines or ("native",))
+
+
+def pointers(store: Path) -> dict[str, Any]:
+    reader = StoreReader(store)
+    assert reader.verify() == []
+    return {
+        name: reader.pointer(target, reader.name(target, name)["graph_key"])
+        for target, name in reader.names()
+    }
+
+
+def statuses(summary: BuildSummary) -> list[tuple[str, str, str]]:
+    return [(r.name, r.provider, r.status.value) for r in summary.graphs]
+
+
+def test_cudnn_adds_its_plans_to_a_store(
+    store_copy: Path, graph_files: list[Path], cudnn: Cudnn
+) -> None:
+    before = pointers(store_copy)
+    summary = build(graph_files, store_copy, "cudnn")
+    assert statuses(summary) == [("up", "cudnn", "built"), ("down", "cudnn", "built")]
+    assert summary.exit_code() == 0
+    (up, _) = summary.graphs
+    assert (up.engine, up.knobs, up.kernels) == ("cudnn.eng4", {"KERNEL_CFG": 3}, ())
+    assert [size for _, size in up.blobs] == [4] and up.to_json()["provider"] == "cudnn"
+    for name, pointer in pointers(store_copy).items():
+        native = before[name]["providers"]["native"]
+        assert pointer["providers"]["native"] == native
+        assert pointer["records"] == [*native["records"], *pointer["providers"]["cudnn"]["records"]]
+        assert pointer["status"] == "built" and pointer["reasons"] == []
+        record = json.loads(StoreReader(store_copy).blob(pointer["records"][1]))
+        assert record["engine"] == {"id": 4, "name": "cudnn.eng4"}
+        assert record["requirements"]["cudnn"] == "9.19.0"
+        assert record["backend"]["mode"] == "A" and record["backend"]["notes"] == ["NOTE"]
+        assert StoreReader(store_copy).blob(record["blobs"][0]["blob"]) == b"blob"
+
+    again = build(graph_files, store_copy, "cudnn", "native")
+    assert {status for _, _, status in statuses(again)} == {"cached"} and len(again.graphs) == 4
+    assert again.files_written == 0 and cudnn.asked == 2
+
+
+def test_a_native_build_keeps_cudnn_s_plans(
+    tmp_path: Path, graph_files: list[Path], cudnn: Cudnn
+) -> None:
+    store = tmp_path / "store"
+    build(graph_files[:1], store, "cudnn")
+    first = pointers(store)["up"]
+    assert list(first["providers"]) == ["cudnn"] and len(first["records"]) == 1
+    build(graph_files[:1], store)
+    both = pointers(store)["up"]
+    assert both["providers"]["cudnn"] == first["providers"]["cudnn"]
+    assert both["records"][1] == first["records"][0]  # native first
+
+
+def test_a_builder_without_cudnn_changes_nothing(
+    store_copy: Path, graph_files: list[Path], cudnn: Cudnn
+) -> None:
+    build(graph_files, store_copy, "cudnn")
+    cudnn.found = ABSENT
+    before = tree_digest(store_copy)
+    summary = build(graph_files, store_copy, "native", "cudnn")
+    assert {(p, s) for _, p, s in statuses(summary)} == {
+        ("native", "cached"), ("cudnn", "declined")}  # fmt: skip
+    assert summary.exit_code() == 0  # the graphs have plans of a provider that was asked
+    assert {r.reasons for r in summary.graphs if r.provider == "cudnn"} == {(ABSENT.reason,)}
+    alone = build(graph_files, store_copy, "cudnn")
+    assert alone.exit_code() == 3 and alone.exit_code(["cpu"]) == 0
+    assert tree_digest(store_copy) == before
+
+
+def test_a_graph_that_cudnn_declines(
+    store_copy: Path, graph_files: list[Path], cudnn: Cudnn
+) -> None:
+    cudnn.declines = {3, 4}
+    summary = build(graph_files[:1], store_copy, "cudnn")
+    reasons = ("engine 3: not for this graph", "engine 4: not for this graph")
+    assert summary.graphs[0].reasons == reasons and summary.exit_code() == 3
+    pointer = pointers(store_copy)["up"]
+    assert pointer["status"] == "built" and len(pointer["records"]) == 1
+    assert pointer["reasons"] == [f"cudnn: {reason}" for reason in reasons]
+    again = build(graph_files[:1], store_copy, "cudnn")
+    assert again.graphs[0].reasons == reasons and cudnn.asked == 1
+    store = runtime.open(store_copy)
+    assert store.plan("up").engine == "gemm.host.blocked"
+    with pytest.raises(cudnnGraphNotSupportedError, match="engine 4: not for this graph"):
+        store.plan("up", provider="cudnn")
+    with pytest.raises(NotInStoreError, match="no plan of 'cudnn' for 'down'; .* of: native"):
+        store.plan("down", provider="cudnn")
+
+
+def test_another_cudnn_makes_its_plans_anew(
+    store_copy: Path, graph_files: list[Path], cudnn: Cudnn
+) -> None:
+    build(graph_files, store_copy, "cudnn")
+    cudnn.found = Backend(SimpleNamespace(), None, "9.20.0", "1.32.0", FOUND.device)
+    assert {s for _, _, s in statuses(build(graph_files, store_copy, "cudnn"))} == {"built"}
+    assert cudnn.asked == 4
+
+
+def test_an_error_of_cudnn_fails_its_row_alone(
+    store_copy: Path,
+    graph_files: list[Path],
+    cudnn: Cudnn,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("CUDNN_AOT_DEBUG", raising=False)
+
+    def fails(*args: Any) -> Any:
+        raise RuntimeError("CUDNN_STATUS_INTERNAL_ERROR")
+
+    monkeypatch.setattr(building.planning, "entries_of", fails)
+    summary = build(graph_files[:1], store_copy, "native", "cudnn")
+    assert [r.status for r in summary.graphs] == [Status.CACHED, Status.FAILED]
+    assert "INTERNAL_ERROR" in summary.graphs[1].reasons[0] and summary.exit_code() == 1
+
+
+def test_a_damaged_blob_is_made_again(
+    store_copy: Path, graph_files: list[Path], cudnn: Cudnn
+) -> None:
+    summary = build(graph_files[:1], store_copy, "cudnn")
+    ((blob, _),) = summary.graphs[0].blobs
+    path = store_copy / "blobs/sha256" / blob[:2] / blob
+    path.chmod(0o644)
+    path.write_bytes(b"blub")
+    assert "hash to" in str(StoreReader(store_copy).verify()[0])
+    path.unlink()
+    assert f"its blob {blob} is missing" in str(StoreReader(store_copy).verify()[0])
+    assert build(graph_files[:1], store_copy, "cudnn").graphs[0].status is Status.BUILT
+    assert StoreReader(store_copy).verify() == []
+
+
+def test_a_plan_of_cudnn_needs_it_before_anything_loads(
+    store_copy: Path,
+    graph_files: list[Path],
+    cudnn: Cudnn,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    build(graph_files[:1], store_copy, "cudnn")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    read: list[str] = []
+    real = StoreReader.blob
+    monkeypatch.setattr(StoreReader, "blob", lambda self, d: read.append(d) or real(self, d))
+    with pytest.raises(RequirementError, match=r"pip install 'cudnn-aot\[cudnn\]'"):
+        runtime.open(store_copy).plan("up", provider="cudnn")
+    assert len(read) == 1  # the record
+
+
+def test_what_ls_and_show_say(store_copy: Path, graph_files: list[Path], cudnn: Cudnn) -> None:
+    build(graph_files[:1], store_copy, "cudnn")
+    shown = run_cli("show", "up", "--store", store_copy)
+    assert shown.returncode == 0 and "plans        cudnn 1, native 1" in shown.stdout
+    listed = json.loads(run_cli("ls", "--store", store_copy, "--json").stdout)["plans"]
+    (up,) = (plan for plan in listed if plan["name"] == "up")
+    assert up["engine"] == "gemm.host.blocked"
+    assert up["providers"] == {"native": {"plans": 1, "reasons": []},
+                               "cudnn": {"plans": 1, "reasons": []}}  # fmt: skip
+    assert run_cli("verify", "--store", store_copy).returncode == 0
+
+
+def test_show_of_a_plan_of_cudnn_s_alone(
+    tmp_path: Path, graph_files: list[Path], cudnn: Cudnn
+) -> None:
+    store = tmp_path / "store"
+    build(graph_files[:1], store, "cudnn")
+    shown = run_cli("show", "up", "--store", store)
+    assert shown.returncode == 0, shown.stderr
+    for text in ("cudnn.eng4 KERNEL_CFG=3", "cudnn 9.19.0", "branch cudnn: blob 0", "plans  "):
+        assert text in shown.stdout, shown.stdout
+
+
+def test_the_command_says_what_happened_to_each_provider(
+    store_copy: Path, graph_files: list[Path]
+) -> None:
+    """With the real question: the cpu target has no GPU wherever this runs."""
+    done = run_cli("build", *graph_files, "-t", "cpu", "--store", store_copy,
+                   "--engines", "native,cudnn")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].split()[:5] == ["graph", "target", "provider", "status", "engine"]
+    rows = [line.split()[:4] for line in lines[1:5]]
+    assert ["up", "cpu", "native", "cached"] in rows and ["up", "cpu", "cudnn", "declined"] in rows
+    assert "declined: up for cpu: cudnn: cuDNN runs on GPUs" in done.stderr
+    alone = run_cli("build", *graph_files, "-t", "cpu", "--store", store_copy,
+                    "--engines", "cudnn")  # fmt: skip
+    assert alone.returncode == 3
+    wrong = run_cli("build", *graph_files, "-t", "cpu", "--store", store_copy, "--engines", "trt")
+    assert wrong.returncode == 2 and "got 'trt', want one or more of native, cudnn" in wrong.stderr
+
+
+def test_engines_must_be_known(tmp_path: Path, graph_files: list[Path]) -> None:
+    with pytest.raises(UsageError, match="engines: got 'x'"):
+        build(graph_files, tmp_path / "store", "native", "x")
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_pointer_of_before_there_were_providers() -> None:
+    old = {"status": "built", "plan_key": "k", "records": ["r"], "graph": "g", "reasons": []}
+    native = {"plan_key": "k", "records": ["r"], "reasons": []}
+    assert providers_of(old) == {"native": native}
+    made = records.provider("c", ["s"])
+    assert records.with_provider("g", "cudnn", made, old) == {
+        "status": "built",
+        "records": ["r", "s"],
+        "graph": "g",
+        "reasons": [],
+        "providers": {"native": native, "cudnn": made},
+    }
+
+
+def test_the_reasons_of_all_who_have_no_plan() -> None:
+    declined = records.pointer("g", {
+        "cudnn": records.provider("c", [], ["no engine"]),
+        "native": records.provider("n", [], ["gemm.sm90.persistent: dtype"]),
+    })  # fmt: skip
+    assert declined["status"] == "declined" and declined["records"] == []
+    assert declined["reasons"] == ["gemm.sm90.persistent: dtype", "cudnn: no engine"]
+
+
+def test_two_builders_of_one_graph_lose_nothing(tmp_path: Path) -> None:
+    """Each reads the pointer under its lock, so neither writes over what the other added."""
+    key = "0" * 64
+    with StoreWriter(tmp_path / "store") as one, StoreWriter(tmp_path / "store") as two:
+        for writer, name in ((one, "native"), (two, "cudnn")):
+            part = records.provider(name, [])
+            assert writer.update_pointer(
+                "cpu", key, lambda known, n=name, p=part: records.with_provider("g", n, p, known)
+            )
+        assert not two.update_pointer("cpu", key, lambda known: known or {})
+        assert set(one.reader.pointer("cpu", key)["providers"]) == {"native", "cudnn"}
