@@ -1,6 +1,6 @@
 """The build: graph files in, a store out, every step resumable.
 
-Order of publication: kernels, plan record, graph, pointer, names. A reader therefore never meets
+Order of publication: kernels, plan record, graph, pointer, class, names. A reader therefore never meets
 a pointer to something absent, and a build that is killed and repeated only does what is missing.
 A graph whose stored plan key equals today's and whose kernels are all present and whole is not
 planned again: no recipe is imported and nothing is written.
@@ -31,6 +31,7 @@ from cudnn_aot.compiler.build.summary import (
     Status,
 )
 from cudnn_aot.compiler.formats import graph_json
+from cudnn_aot.compiler.graph.bucket import graph_class
 from cudnn_aot.compiler.planning.plan import Planned, plan_graph, plan_key
 from cudnn_aot.compiler.target.target import Target, load_target
 from cudnn_aot.errors import UsageError, cudnnGraphNotSupportedError
@@ -184,6 +185,8 @@ class _Run:
             if job.stored is not None:
                 job.status = Status.CACHED if job.stored.record else Status.DECLINED
                 job.reasons = job.stored.reasons
+                if job.stored.record:
+                    self._add_to_class(job)
                 self._name(job)
                 return
             job.planned = plan_graph(job.source.graph, job.target)
@@ -274,7 +277,16 @@ class _Run:
             source.key,
             records.pointer(job.plan_key, graph_blob, record_blobs, job.reasons),
         )
+        if record_blobs:
+            self._add_to_class(job)
         self._name(job)
+
+    def _add_to_class(self, job: _Job) -> None:
+        """Let the concrete graphs that a symbolic one stands for find its plan."""
+        source = job.source
+        if source.graph.symbols:
+            bucket = graph_class(source.graph).bucket
+            self._writer.put_class_member(job.target.name, bucket, source.key)
 
     def _name(self, job: _Job) -> None:
         for source in job.sources:
