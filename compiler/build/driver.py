@@ -1,7 +1,8 @@
 """The build: graph files in, a store out, every step resumable.
 
-Order of publication: kernels, plan record, graph, pointer, class, names. A reader therefore never meets
-a pointer to something absent, and a build that is killed and repeated only does what is missing.
+Order of publication: kernels, plan record, graph, pointer, class, names. A reader therefore never
+meets a pointer to something absent, and a build that is killed and repeated only does what is
+missing.
 A graph whose stored plan key equals today's and whose kernels are all present and whole is not
 planned again: no recipe is imported and nothing is written.
 """
