@@ -13,6 +13,7 @@ order. Hashes that are not exact leave out what `compiler.graph.bucket` says.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from cudnn_aot.compiler.graph.attr import plain
@@ -121,10 +122,28 @@ def _node_facts(node: Node, tensors: dict[int, str], is_exact: bool) -> dict[str
 
 def digest(kind: str, value: Any) -> str:
     """sha256 of canonical JSON; a type that JSON has no word for raises."""
-    import hashlib  # late: declaring a graph needs neither
-    import json
+    global _canonical, _sha256
+    if _canonical is None:  # late: declaring a graph needs neither module
+        from hashlib import sha256
 
-    text = json.dumps(
-        [kind, value], sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
-    )
-    return hashlib.sha256(text.encode("ascii")).hexdigest()
+        _canonical, _sha256 = _canonical_json(), sha256
+    return str(_sha256(_canonical([kind, value]).encode("ascii")).hexdigest())
+
+
+_canonical: Callable[[Any], str] | None = None
+_sha256: Any = None
+
+
+def _canonical_json() -> Callable[[Any], str]:
+    """Writes JSON with sorted keys, no blanks, ASCII only, no NaN; made once, since it is used for
+    every node and tensor of a graph and making the standard one takes longer than most of them."""
+    from json import encoder
+
+    standard = encoder.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
+    make: Any = getattr(encoder, "c_make_encoder", None)
+    if make is None:  # an interpreter without the C half of json
+        return standard.encode
+    escape = encoder.encode_basestring_ascii
+    # No record of what is being written: it finds cycles, which nothing hashed here has.
+    write = make(None, standard.default, escape, None, ":", ",", True, False, False)
+    return lambda value: "".join(write(value, 0))
