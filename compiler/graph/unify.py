@@ -122,6 +122,19 @@ class Pattern:
             return self._mismatch(ours)
         return Match(values, self._attributes(ours), self._scalars(ours))
 
+    def attribute_difference(self, known: GraphClass) -> str | None:
+        """The first attribute that no kernel bakes whose value is not this graph's, or None.
+
+        `known` is the class of a graph of this bucket.
+        """
+        for place, _ in self._unbaked:
+            theirs, node = self._class.nodes[place], known.nodes[place]
+            for attr, value in theirs.attrs.items():
+                if node.attrs[attr] != value and not theirs.spec.attr(attr).is_baked:
+                    got, want = plain(node.attrs[attr]), plain(value)
+                    return f"{node}: {attr}: got {got}, want {want}"
+        return None
+
     def _values(self, tensors: Mapping[int | str, Tensor]) -> Values | None:
         """The value of every symbol, or None if an equation or a domain is broken."""
         for place, dim, stride in self._fixed:
