@@ -121,6 +121,18 @@ def test_what_a_plan_of_a_class_says(store: runtime.Store) -> None:
         plan.bind({"M": 8})
 
 
+def test_binding_by_hand(store: runtime.Store) -> None:
+    plan = store.plan("linear")
+    bound = plan.bind({"M": 64}, {4: 0.25})
+    assert (plan.symbols, bound.symbols, bound.name) == ({}, {"M": 64}, "linear")
+    assert bound.uids == plan.uids and bound.requirements is plan.requirements
+    addresses = dict.fromkeys((1, 2, 3, 5), 4096)
+    resolved = bound.resolve(addresses)
+    assert resolved["symbols"] == {"M": 64} and resolved["operands"][4]["value"] == 0.25
+    with pytest.raises(errors.RefusedError, match="got 60, want 8 to 4096, a multiple of 8"):
+        plan.bind({"M": 60})
+
+
 def test_calls_need_no_symbols(store: runtime.Store) -> None:
     """Not even for bare addresses; and buffers of another member are refused."""
     plan = store.plan(LINEAR.graph())
@@ -188,6 +200,31 @@ def test_near_misses_miss_and_say_why(store: runtime.Store, case: str) -> None:
         store.plan(member.graph())
     assert reason in str(missed.value) and "\n" not in str(missed.value)
     assert str(missed.value).startswith(f"no plan of graph {member.name!r} for cpu in store ")
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    m=st.sampled_from([0, 1, 7, 8, 9, 60, 64, 4088, 4096, 4097, 4104]),
+    n=st.sampled_from([63, 64, 64, 64, 72]),
+    k=st.sampled_from([40, 48, 48, 48]),
+    row=st.sampled_from([0, 0, 0, 48, 56]),
+    alignment=st.sampled_from([8, 16, 16, 16, 32]),
+    clip=st.sampled_from([6.0, 6.0, 6.5]),
+    uid=st.sampled_from([5, 5, 5, 6]),
+)
+def test_what_is_found_is_the_graph_that_was_asked_for(
+    store: runtime.Store, m: int, n: int, k: int, row: int, alignment: int, clip: float, uid: int
+) -> None:
+    """Never a guess: the stored graph with these symbol values has the key of the one asked for."""
+    case = Linear(m=m, n=n, k=k, row=row, alignment=alignment, clip=clip, uid=uid)
+    is_member = case == replace(LINEAR, m=m, row=row) and row in (0, 48) and m in range(8, 4097, 8)
+    try:
+        plan = store.plan(case.graph())
+    except errors.NotInStoreError:
+        assert not is_member
+    else:
+        assert is_member
+        assert instantiate(Linear().graph(), plan.symbols).key() == case.graph().key()
 
 
 def test_a_graph_like_none_that_is_stored(store: runtime.Store) -> None:
