@@ -4,6 +4,7 @@
     STORE/blobs/sha256/ab/<64 hex>         immutable bytes, named by their digest
     STORE/kernels/ab/<kernel key>.json     the record of a kernel; written after its blob
     STORE/plans/<target>/<graph key>.json  pointer to plan records, or a decline with its reasons
+    STORE/classes/<target>/<bucket>.json   the symbolic graphs of a class bucket that have plans
     STORE/names/<target>/<name>.json       name -> graph key and the uid of each tensor name
 
 Documents are canonical JSON and a newline, and carry ``digest``: the SHA-256 of the rest of the
@@ -27,7 +28,7 @@ STORE_FILE = "store.json"
 STAGING = ".building"  # staging inside a store whose parent folder cannot hold it
 
 _HEX64 = re.compile(r"[0-9a-f]{64}")
-_FOLDER = re.compile(r"plans|names|kernels(/[0-9a-f]{2})?|blobs(/sha256(/[0-9a-f]{2})?)?")
+_FOLDER = re.compile(r"plans|names|classes|kernels(/[0-9a-f]{2})?|blobs(/sha256(/[0-9a-f]{2})?)?")
 _MAX_NAME_BYTES = 240  # a file name has 255, and ".json" must fit
 
 
@@ -76,6 +77,10 @@ def pointer_path(target: str, graph_key: str) -> str:
     return f"plans/{encode_name('target', target)}/{_need_digest('graph key', graph_key)}.json"
 
 
+def class_path(target: str, bucket: str) -> str:
+    return f"classes/{encode_name('target', target)}/{_need_digest('class bucket', bucket)}.json"
+
+
 def name_path(target: str, name: str) -> str:
     return f"names/{encode_name('target', target)}/{encode_name('graph name', name)}.json"
 
@@ -83,8 +88,8 @@ def name_path(target: str, name: str) -> str:
 def classify(relative: str) -> tuple[str, tuple[str, ...]] | None:
     """What a file of a store is, None for a file that is not the store's own.
 
-    ("blob", (digest,)), ("kernel", (key,)), ("pointer", (target, graph key)), ("name", (target,
-    name)) or ("store", ()).
+    ("blob", (digest,)), ("kernel", (key,)), ("pointer", (target, graph key)), ("class", (target,
+    bucket)), ("name", (target, name)) or ("store", ()).
     """
     if relative == STORE_FILE:
         return ("store", ())
@@ -102,6 +107,8 @@ def classify(relative: str) -> tuple[str, tuple[str, ...]] | None:
         return None
     if parts[0] == "plans":
         return ("pointer", (target, stem)) if is_digest(stem) else None
+    if parts[0] == "classes":
+        return ("class", (target, stem)) if is_digest(stem) else None
     if parts[0] == "names":
         name = decode_name(stem)
         return ("name", (target, name)) if name is not None else None

@@ -86,6 +86,19 @@ class StoreReader:
             raise self._damaged(relative, "it belongs to another target or graph")
         return pointer
 
+    def class_members(self, target: str, bucket: str) -> list[str]:
+        """Keys of the symbolic graphs of a class bucket that have plans for a target, sorted."""
+        relative = layout.class_path(target, bucket)
+        document = self._document(relative, f"class {bucket} for target {target!r}")
+        if document.get("target") != target or document.get("bucket") != bucket:
+            raise self._damaged(relative, "it belongs to another target or class")
+        graphs = document.get("graphs")
+        if not isinstance(graphs, list) or not all(map(layout.is_digest, graphs)):
+            raise self._damaged(relative, "it lists no graph keys")
+        if graphs != sorted(set(graphs)):
+            raise self._damaged(relative, "its graph keys are not in order")
+        return graphs
+
     def name(self, target: str, name: str) -> dict[str, Any]:
         """The graph key and the uids behind a name."""
         relative = layout.name_path(target, name)
@@ -101,6 +114,10 @@ class StoreReader:
     def pointers(self) -> list[tuple[str, str]]:
         """(target, graph key) of every pointer, sorted; nothing is opened."""
         return sorted((ids[0], ids[1]) for kind, ids, _ in self._entries() if kind == "pointer")
+
+    def classes(self) -> list[tuple[str, str]]:
+        """(target, bucket) of every class, sorted; nothing is opened."""
+        return sorted((ids[0], ids[1]) for kind, ids, _ in self._entries() if kind == "class")
 
     def kernels(self) -> list[str]:
         """Every kernel key, sorted; nothing is opened."""
@@ -149,6 +166,10 @@ class StoreReader:
                 layout.pointer_path(ids[0], str(graph_key))
             ):
                 raise self._damaged(relative, f"the plan of its graph {graph_key} is missing")
+        elif kind == "class":
+            for graph_key in self.class_members(*ids):
+                if not self._exists(layout.pointer_path(ids[0], graph_key)):
+                    raise self._damaged(relative, f"the plan of its graph {graph_key} is missing")
         elif kind == "pointer":
             pointer = self.pointer(*ids)
             for digest in [*pointer.get("records", []), pointer.get("graph")]:

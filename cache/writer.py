@@ -1,7 +1,8 @@
 """Writing a store: every file is staged, synced, and renamed into place once.
 
 Kernels and blobs are insert-only: what is there and whole is kept, what is damaged is replaced.
-Pointers and names are the only files replaced by others, under a lock and only when they differ.
+Pointers, names and classes are the only files replaced by others, under a lock and only when they
+differ; a graph is added to its class under that lock, so that builders lose none of each other's.
 A store that already holds everything is not written to at all. Files are 0444, folders 0755, times
 are ``SOURCE_DATE_EPOCH`` or 0: two builds of the same things are the same bytes, modes and times.
 """
@@ -110,7 +111,7 @@ class StoreWriter:
         pointer meanwhile.
         """
         relative = layout.pointer_path(target, graph_key)
-        with self.lock("document-" + sha256_hex(relative.encode())):
+        with self._document_lock(relative):
             try:
                 known = self.reader.pointer(target, graph_key)
             except StoreError:
@@ -124,6 +125,24 @@ class StoreWriter:
             data = layout.document_bytes(document)
             if self._same(relative, data):
                 return False
+            self._publish(relative, data)
+        return True
+
+    def put_class_member(self, target: str, bucket: str, graph_key: str) -> bool:
+        """Add a symbolic graph, whose pointer is there, to its class; False when it is in it.
+
+        Of a damaged class nothing is kept: the next build of each other member adds it again.
+        """
+        relative = layout.class_path(target, bucket)
+        if graph_key in self._class_members(target, bucket):
+            return False
+        with self._document_lock(relative):
+            known = self._class_members(target, bucket)
+            if graph_key in known:
+                return False
+            graphs = sorted({*known, graph_key})
+            document = {"target": target, "bucket": bucket, "graphs": graphs}
+            data = layout.document_bytes({**document, "format": layout.FORMAT})
             self._publish(relative, data)
         return True
 
@@ -235,11 +254,20 @@ class StoreWriter:
         data = layout.document_bytes(document)
         if self._same(relative, data):
             return False
-        with self.lock("document-" + sha256_hex(relative.encode())):
+        with self._document_lock(relative):
             if self._same(relative, data):
                 return False
             self._publish(relative, data)
         return True
+
+    def _document_lock(self, relative: str) -> AbstractContextManager[None]:
+        return self.lock("document-" + sha256_hex(relative.encode()))
+
+    def _class_members(self, target: str, bucket: str) -> list[str]:
+        try:
+            return self.reader.class_members(target, bucket)
+        except StoreError:  # not there, damaged or unreadable
+            return []
 
     def _same(self, relative: str, data: bytes) -> bool:
         try:

@@ -28,13 +28,14 @@ class Plan:
         device: ``"cuda"`` or ``"cpu"``.
         requirements: the least machine that runs it.
         table: its launch table, as data.
+        symbols: the values that it is bound to; empty for a plan that takes any call's.
         execute: ``execute(bindings, workspace=None, stream=None, symbols=None, override_uids=None,
             override_shapes=None, override_strides=None)`` checks one call and launches it; see
             ``docs/runtime.md``. Raises RefusedError, having launched nothing, for a call that does
             not fit; RequirementError or LaunchError when the device cannot run it.
         resolve: the same parameters; returns what ``execute`` would launch, and launches nothing.
         workspace_bytes: ``workspace_bytes(symbols=None)``, the most that a call with these values
-            may need, or any call at all.
+            may need, or any call at all. Of a bound plan, any call with its values.
     """
 
     __slots__ = (
@@ -48,6 +49,7 @@ class Plan:
         "name",
         "requirements",
         "resolve",
+        "symbols",
         "table",
         "target",
         "uids",
@@ -98,13 +100,54 @@ class Plan:
         # The hook holds no plan: a plan is freed with its last user.
         hook = functools.partial(_make_ready, what, self.requirements)
         try:
-            self._native = _native.Plan(self.table, loaded, hook, plugins)
+            native = _native.Plan(self.table, loaded, hook, plugins)
         except ValueError as error:
             raise StoreError(f"launch table of plan {name!r}: {error}") from None
-        self.device: str = self._native.device
-        self.execute = self._native.execute  # no Python frame on the path of a launch
-        self.resolve = self._native.resolve
-        self.workspace_bytes = self._native.workspace_bytes
+        self.device: str = native.device
+        self.symbols: dict[str, int] = {}
+        self._expose(native)
+
+    def bind(
+        self,
+        symbols: Mapping[str, int],
+        scalars: Mapping[int, int | float] | None = None,
+        *,
+        name: str | None = None,
+        uids: Mapping[str, int] | None = None,
+    ) -> Plan:
+        """This plan with values of its symbols, so that calls need none.
+
+        Nothing is loaded: both share kernels and what `prepare` did. Symbols that are left out are
+        bound at the call. ``scalars`` are by uid the values of pass-by-value operands that a call
+        does not bind itself; ``name`` and ``uids`` are those of the new plan, if they differ.
+
+        Raises:
+            UsageError: the plan is bound already.
+            RefusedError: there is no such symbol or scalar, or a value is out of its range.
+        """
+        if isinstance(self._native, _native.BoundPlan):
+            raise UsageError(f"plan {self.name!r} is bound already: bind the one it came from")
+        bound = self._native.bind(symbols, scalars)
+        plan = self.renamed(self.name if name is None else name, uids)
+        plan.symbols = dict(symbols)
+        plan._expose(bound)
+        return plan
+
+    def renamed(self, name: str, uids: Mapping[str, int] | None = None) -> Plan:
+        """This plan under another name, and with other names of its operands unless None."""
+        plan = object.__new__(Plan)
+        for field in _COPIED:
+            setattr(plan, field, getattr(self, field))
+        plan.name = name
+        if uids is not None:
+            plan.uids = dict(uids)
+        return plan
+
+    def _expose(self, native: _native.Plan | _native.BoundPlan) -> None:
+        self._native: _native.Plan | _native.BoundPlan = native
+        self.execute = native.execute  # no Python frame on the path of a launch
+        self.resolve = native.resolve
+        self.workspace_bytes = native.workspace_bytes
 
     def prepare(self, device: Any = None) -> None:
         """Check a device and do all lazy CUDA work of the plan on it; idempotent.
@@ -121,7 +164,11 @@ class Plan:
 
     def __repr__(self) -> str:
         knobs = ", ".join(f"{knob}={value}" for knob, value in sorted(self.knobs.items()))
-        return f"<Plan {self.name!r} for {self.target}: {self.engine}[{knobs}]>"
+        values = "".join(f", {symbol} = {value}" for symbol, value in self.symbols.items())
+        return f"<Plan {self.name!r} for {self.target}: {self.engine}[{knobs}]{values}>"
+
+
+_COPIED = Plan.__slots__
 
 
 def initialise_ffi() -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import difflib
 import json
 import os
+import sys
+import threading
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cudnn_aot.cache.layout import is_digest, providers_of
 from cudnn_aot.cache.reader import StoreReader
@@ -19,6 +21,9 @@ from cudnn_aot.errors import (
     cudnnGraphNotSupportedError,
 )
 from cudnn_aot.runtime.plan import FORMAT, Plan
+
+if TYPE_CHECKING:
+    from cudnn_aot.runtime.classes import ClassIndex
 
 VARIABLE = "CUDNN_AOT_STORE"
 
@@ -56,6 +61,10 @@ class Store:
     def __init__(self, path: str | os.PathLike[str], target: str | None = None) -> None:
         self._reader = StoreReader(path)
         self.target = target
+        self._targets: frozenset[str] = frozenset()  # that are known to be there
+        self._lock = threading.Lock()
+        self._plans: dict[tuple[str, str], Plan] = {}  # of graphs, by target and key
+        self._classes: ClassIndex | None = None  # once a graph was asked for
         if target is not None:
             self._need_target(target)
 
@@ -67,20 +76,27 @@ class Store:
         """(target, name) of every named graph, sorted."""
         return self._reader.names()
 
-    def plan(self, name: str, target: str | None = None, *, provider: str | None = None) -> Plan:
-        """Load the best plan of a graph, by its name or its key; with ``provider``, its best one.
+    def plan(self, name: Any, target: str | None = None, *, provider: str | None = None) -> Plan:
+        """Load the best plan of a graph, by its name, its key, or the graph itself.
 
-        Providers are ``"native"`` and ``"cudnn"``.
+        A graph is frozen, and finds the plan that was built for it; else that of a symbolic graph
+        of which it is a case, bound to its extents and scalars. Plans that graphs found are kept
+        for the life of this object, so that only the first of a class loads anything.
+
+        With ``provider``, ``"native"`` or ``"cudnn"``, it is the best plan of that provider, for
+        this very graph.
 
         Raises:
-            NotInStoreError: the store holds no such graph; the message has the nearest names.
+            NotInStoreError: the store holds no such graph; the message has the nearest names, or
+                what a graph has otherwise than the stored ones of its class.
             cudnnGraphNotSupportedError: it was declined when the store was built.
             RequirementError: this host does not run it.
             DamagedError: stored bytes are not what was recorded.
             UsageError: several targets hold it and none was chosen; the name is no string.
+            InvalidGraphError: the graph breaks a rule of its ops.
         """
         if not isinstance(name, str):
-            raise UsageError(f"bad name: got {name!r}, want the name or the key of a graph")
+            return self._plan_of_graph(name, target, provider)
         chosen = target or self.target
         if chosen is not None:
             self._need_target(chosen)
@@ -141,8 +157,107 @@ class Store:
         status = "built" if held[provider]["records"] else "declined"
         return {**held[provider], "status": status}
 
+    def _plan_of_graph(self, value: Any, target: str | None, provider: str | None) -> Plan:
+        graph = None
+        if "cudnn_aot.compiler.graph.graph" in sys.modules:  # else nobody has a graph
+            from cudnn_aot.runtime import classes
+
+            graph = classes.as_graph(value)
+        if graph is None:
+            raise UsageError(
+                f"bad name: got {value!r}, want the name or the key of a graph, or the graph"
+            )
+        if provider is not None:
+            exact = self.plan(graph.key(), target, provider=provider)
+            return exact.renamed(graph.name or exact.name, graph.uids())
+        chosen = target or self.target
+        if chosen is not None:
+            self._need_target(chosen)
+            targets = [chosen]
+        else:
+            if not self._targets:
+                self._targets = frozenset(self._reader.targets())
+            targets = sorted(self._targets)
+        found: list[Plan] = []
+        declined: list[cudnnGraphNotSupportedError] = []
+        reasons: list[str] = []
+        for holder in targets:
+            try:
+                plan = self._exact_or_class(graph, holder, reasons)
+            except cudnnGraphNotSupportedError as error:
+                declined.append(error)
+                continue
+            if plan is not None:
+                found.append(plan)
+        if len(found) > 1:
+            holders = ", ".join(plan.target for plan in found)
+            raise UsageError(f"{graph!r} is stored for {holders}: choose one with target=...")
+        if found:
+            return found[0]
+        raise declined[0] if declined else self._no_plan(graph, targets, reasons)
+
+    def _exact_or_class(self, graph: Any, target: str, reasons: list[str]) -> Plan | None:
+        """The plan of a graph on one target, else None and the reasons; a decline is final."""
+        from cudnn_aot.runtime import classes
+
+        key = graph.key()
+        name = graph.name or key
+        plan = self._plans.get((target, key))
+        if plan is None:
+            try:
+                pointer = self._reader.pointer(target, key)
+            except NotInStoreError:
+                pass
+            else:
+                plan = self._keep(name, pointer)
+        if plan is not None:
+            return plan.renamed(name, graph.uids())
+        if self._classes is None:
+            with self._lock:
+                self._classes = self._classes or classes.ClassIndex(self._reader)
+        found = self._classes.find(graph, target)
+        if isinstance(found, list):
+            reasons += found
+            return None
+        member = found.member
+        plan = self._plans.get((target, member.graph_key)) or self._keep(
+            member.pattern.graph.name or member.graph_key, member.pointer
+        )
+        scalars = classes.passed_scalars(found, plan.table)
+        if isinstance(scalars, str):
+            reasons.append(scalars)
+            return None
+        used = plan.table["symbols"]  # what only virtual tensors mention is no part of a table
+        symbols = {symbol: value for symbol, value in found.match.symbols.items() if symbol in used}
+        return plan.bind(symbols, scalars, name=name, uids=graph.uids())
+
+    def _keep(self, name: str, pointer: Mapping[str, Any]) -> Plan:
+        """Load a plan that a graph found, once."""
+        place = pointer["target"], pointer["graph_key"]
+        with self._lock:
+            plan = self._plans.get(place)
+            if plan is None:
+                plan = self._plans[place] = self._load(name, {}, pointer)
+        return plan
+
+    def _no_plan(self, graph: Any, targets: list[str], reasons: list[str]) -> NotInStoreError:
+        """What there is instead: of its class, else under its name."""
+        for target in targets if graph.name and not reasons and self._classes else ():
+            assert self._classes is not None
+            reason = self._classes.why_not(graph, target, graph.name)
+            if reason is not None:
+                reasons.append(f"the stored graph of its name is another: {reason}")
+        name = repr(graph.name) if graph.name else graph.key()[:12]
+        return NotInStoreError(
+            f"no plan of graph {name} for {' or '.join(targets) or 'any target'} in store "
+            f"{self.path!r}: {'; '.join(reasons) or 'neither its key nor its class is there'}"
+        )
+
     def _need_target(self, target: str) -> None:
+        if target in self._targets:
+            return
         held = self._reader.targets()
+        self._targets = frozenset(held)
         if target not in held:
             raise NotInStoreError(
                 f"store {self.path!r} holds nothing for target {target!r}; it has: "

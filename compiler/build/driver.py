@@ -1,7 +1,8 @@
 """The build: graph files in, a store out, every step resumable.
 
-Order of publication: kernels, plan record, graph, pointer, names. A reader therefore never meets
-a pointer to something absent, and a build that is killed and repeated only does what is missing.
+Order of publication: kernels, plan record, graph, pointer, class, names. A reader therefore never
+meets a pointer to something absent, and a build that is killed and repeated only does what is
+missing.
 A graph whose stored plan key equals today's and whose kernels are all present and whole is not
 planned again: no recipe is imported and nothing is written.
 """
@@ -33,6 +34,7 @@ from cudnn_aot.compiler.build.summary import (
     Status,
 )
 from cudnn_aot.compiler.formats import graph_json
+from cudnn_aot.compiler.graph.bucket import graph_class
 from cudnn_aot.compiler.planning.backend import Backend, find_backend
 from cudnn_aot.compiler.planning.engine import Refusal
 from cudnn_aot.compiler.planning.plan import plan_graph, plan_key
@@ -206,6 +208,8 @@ class _Run:
             if job.stored is not None:
                 job.status = Status.CACHED if job.stored.record else Status.DECLINED
                 job.reasons = job.stored.reasons
+                if job.stored.record:
+                    self._add_to_class(job)
                 self._name(job)
                 return
             job.planned = plan_graph(job.source.graph, job.target)
@@ -315,7 +319,16 @@ class _Run:
         graph_blob = self._writer.put_blob(graph_json.dumps(source.graph).encode())
         change = partial(records.with_provider, graph_blob, job.provider, made)
         self._writer.update_pointer(target, source.key, change)
+        if made["records"]:
+            self._add_to_class(job)
         self._name(job)
+
+    def _add_to_class(self, job: _Job) -> None:
+        """Let the concrete graphs that a symbolic one stands for find its plan."""
+        source = job.source
+        if source.graph.symbols:
+            bucket = graph_class(source.graph).bucket
+            self._writer.put_class_member(job.target.name, bucket, source.key)
 
     def _name(self, job: _Job) -> None:
         for source in job.sources:

@@ -14,11 +14,12 @@ order. Hashes that are not exact leave out what `compiler.graph.bucket` says.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from cudnn_aot.compiler.graph.attr import plain
-from cudnn_aot.compiler.graph.enums import scalar_type, tensor_reordering
-from cudnn_aot.compiler.graph.extents import extent_json
+from cudnn_aot.compiler.graph.enums import data_type, scalar_type, tensor_reordering
+from cudnn_aot.compiler.graph.extents import Extent, SymExpr
 from cudnn_aot.compiler.graph.node import Node
 from cudnn_aot.compiler.graph.tensor import Tensor
 
@@ -46,16 +47,15 @@ def hashes(graph: Graph, *, is_exact: bool) -> tuple[list[str], dict[int, str]]:
     """The hash of every node by how it is computed, and of every tensor that counts, by uid."""
     tensors: dict[int, str] = {}
     for tensor in sorted(graph.inputs(), key=lambda tensor: tensor.ragged_offset is not None):
-        tensors[tensor.uid] = digest("tensor", _tensor_facts(tensor, tensors, is_exact))
+        tensors[tensor.uid] = _hash(f'["tensor",{_tensor_facts(tensor, tensors, is_exact)}]')
     computed: list[str] = []
     for node in graph.nodes:
         facts = _node_facts(node, tensors, is_exact)
-        computed.append(digest("node", facts))
+        computed.append(_hash(f'["node",{facts}]'))
         for port, tensor in node.outputs.items():
             if not graph.is_discarded(tensor):
-                tensors[tensor.uid] = digest(
-                    "result", [facts, port, _tensor_facts(tensor, tensors, is_exact)]
-                )
+                result = _tensor_facts(tensor, tensors, is_exact)
+                tensors[tensor.uid] = _hash(f'["result",[{facts},"{port}",{result}]]')
     return computed, tensors
 
 
@@ -79,53 +79,110 @@ def with_readers(graph: Graph, computed: list[str], tensors: dict[int, str]) -> 
     return digests[::-1]
 
 
-def _tensor_facts(tensor: Tensor, tensors: dict[int, str], is_exact: bool) -> dict[str, Any]:
+# What counts of tensors and nodes, as canonical JSON: fields sorted, no blanks. It is spelled out,
+# since a graph is hashed each time that a program asks for its plan. Ports, types, attributes and
+# symbols are words, which JSON need not escape; other values are written by the json module.
+
+
+def _tensor_facts(tensor: Tensor, tensors: dict[int, str], is_exact: bool) -> str:
     assert tensor.data_type is not None
     is_constant = tensor.scalar_type is scalar_type.COMPILE_TIME_CONST
-    facts: dict[str, Any] = {
-        "uid": None if tensor.is_virtual else tensor.uid,
-        "data_type": tensor.data_type.name,
-        "alignment": tensor.alignment_value,
-        "is_optional": tensor.is_optional,
-        "is_pass_by_value": tensor.is_pass_by_value,
-        "is_constant": is_constant,
-    }
-    if is_exact:
-        facts["dim"] = [extent_json(extent) for extent in tensor.dim]
-        facts["stride"] = [extent_json(extent) for extent in tensor.stride]
-    else:
-        facts["rank"] = len(tensor.dim)
+    value = tensor.pass_by_value
+    more = ""
     if is_exact or is_constant:
-        facts["pass_by_value"] = tensor.pass_by_value
-    else:
-        facts["has_value"] = tensor.pass_by_value is not None
+        more = f',"pass_by_value":{"null" if value is None else canonical(value)}'
     if tensor.ragged_offset is not None:
         offset = tensors[tensor.ragged_offset.uid]
-        facts["ragged"] = [offset, tensor.ragged_offset_multiplier]
+        more += f',"ragged":["{offset}",{tensor.ragged_offset_multiplier}]'
+    if not is_exact:
+        more += f',"rank":{len(tensor.dim)}'
     if tensor.reordering_type is not tensor_reordering.NONE:
-        facts["reordering"] = tensor.reordering_type.name
-    return facts
+        more += f',"reordering":"{tensor.reordering_type.name}"'
+    if is_exact:
+        layout = f'"dim":{_extents(tensor.dim)}'
+        more += f',"stride":{_extents(tensor.stride)}'
+    else:
+        layout = f'"has_value":{_BOOL[value is not None]}'
+        if is_constant:
+            layout = ""
+    uid = "null" if tensor.is_virtual else tensor.uid
+    return (
+        f'{{"alignment":{tensor.alignment_value},"data_type":"{tensor.data_type.name}",'
+        f'{layout}{"," if layout else ""}"is_constant":{_BOOL[is_constant]},'
+        f'"is_optional":{_BOOL[tensor.is_optional]},'
+        f'"is_pass_by_value":{_BOOL[tensor.is_pass_by_value]}{more},"uid":{uid}}}'
+    )
 
 
-def _node_facts(node: Node, tensors: dict[int, str], is_exact: bool) -> dict[str, Any]:
+_BOOL = {False: "false", True: "true"}
+
+
+def _extents(extents: tuple[Extent, ...]) -> str:
+    return f"[{','.join([str(e) if type(e) is int else _quoted(e) for e in extents])}]"
+
+
+def _quoted(extent: Extent) -> str:
+    assert isinstance(extent, SymExpr)
+    return f'"{extent}"'
+
+
+def _node_facts(node: Node, tensors: dict[int, str], is_exact: bool) -> str:
     compute = node.compute_data_type
-    return {
-        "op": node.op,
-        "compute": None if compute is None else compute.name,
-        "attrs": {
-            name: plain(value) if is_exact or node.spec.attr(name).is_baked else "given"
-            for name, value in node.view.said.items()
-        },
-        "inputs": {port: tensors[tensor.uid] for port, tensor in node.inputs.items()},
-    }
+    attrs = "{}"
+    said = node.view.said
+    if said:
+        attrs = canonical(
+            {
+                name: plain(value) if is_exact or node.spec.attr(name).is_baked else "given"
+                for name, value in said.items()
+            }
+        )
+    inputs = [f'"{port}":"{tensors[tensor.uid]}"' for port, tensor in sorted(node.inputs.items())]
+    return (
+        f'{{"attrs":{attrs},"compute":{"null" if compute is None else _quoted_name(compute)},'
+        f'"inputs":{{{",".join(inputs)}}},"op":"{node.op}"}}'
+    )
+
+
+def _quoted_name(dtype: data_type) -> str:
+    return f'"{dtype.name}"'
 
 
 def digest(kind: str, value: Any) -> str:
     """sha256 of canonical JSON; a type that JSON has no word for raises."""
-    import hashlib  # late: declaring a graph needs neither
-    import json
+    return _hash(canonical([kind, value]))
 
-    text = json.dumps(
-        [kind, value], sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
-    )
-    return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+def _hash(text: str) -> str:
+    global _sha256
+    if _sha256 is None:  # late: declaring a graph needs no hash
+        from hashlib import sha256
+
+        _sha256 = sha256
+    return str(_sha256(text.encode("ascii")).hexdigest())
+
+
+def canonical(value: Any) -> str:
+    """JSON with sorted fields, no blanks, ASCII only and no NaN."""
+    global _write
+    if _write is None:
+        _write = _canonical_json()
+    return _write(value)
+
+
+_sha256: Any = None
+_write: Callable[[Any], str] | None = None
+
+
+def _canonical_json() -> Callable[[Any], str]:
+    """What `canonical` does; made once, as making the standard encoder takes longer than most."""
+    from json import encoder
+
+    standard = encoder.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
+    make: Any = getattr(encoder, "c_make_encoder", None)
+    if make is None:  # an interpreter without the C half of json
+        return standard.encode
+    escape = encoder.encode_basestring_ascii
+    # No record of what is being written: it finds cycles, which nothing hashed here has.
+    write = make(None, standard.default, escape, None, ":", ",", True, False, False)
+    return lambda value: "".join(write(value, 0))

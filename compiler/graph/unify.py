@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -68,28 +68,142 @@ def unify(concrete: Graph, symbolic: Graph) -> Match | Mismatch:
 
     Either graph may be frozen or not; both are validated.
     """
-    if concrete.symbols:
-        return Mismatch(f"the graph is not concrete: it has symbols {', '.join(concrete.symbols)}")
-    ours, theirs = graph_class(concrete), graph_class(symbolic)
-    if ours.bucket != theirs.bucket:
-        return Mismatch(_difference(concrete, symbolic))
-    equations = _equations(ours, theirs)
-    values = _solve(equations)
-    for equation in equations:
-        if isinstance(equation.extent, int):
-            got: int | None = equation.extent
-        else:
-            is_known = all(name in values for name in equation.extent.symbols)
-            got = evaluate(equation.extent, values) if is_known else None
-        if got is not None and got != equation.value:
-            return Mismatch(_wrong(equation, got, values))
-    for name, symbol in symbolic.symbols.items():
-        if name not in values:
-            return Mismatch(f"symbol {name!r}: no extent or stride settles its value")
-        reason = symbol.refuse(values[name])
-        if reason:
-            return Mismatch(f"symbol {name!r}: {reason}")
-    return Match(values, _unbaked(ours, theirs), _scalars(ours))
+    return Pattern(symbolic).match(concrete)
+
+
+class Pattern:
+    """A symbolic graph, read once to be compared with any number of concrete ones.
+
+    Attributes:
+        graph: the symbolic graph, which must not change any more.
+        bucket: its class bucket.
+    """
+
+    def __init__(self, symbolic: Graph) -> None:
+        self.graph = symbolic
+        self._class = graph_class(symbolic)
+        self.bucket = self._class.bucket
+        # Layouts without a symbol are compared as they are; of the others every axis.
+        self._fixed: list[tuple[int | str, tuple[Extent, ...], tuple[Extent, ...]]] = []
+        self._numbers: list[tuple[int, int | str, bool, int]] = []
+        self._open: list[tuple[SymExpr, int | str, bool, int]] = []
+        for place, tensor in self._class.tensors.items():
+            if all(isinstance(extent, int) for extent in (*tensor.dim, *tensor.stride)):
+                self._fixed.append((place, tensor.dim, tensor.stride))
+                continue
+            for is_stride, extents in ((False, tensor.dim), (True, tensor.stride)):
+                for axis, extent in enumerate(extents):
+                    if isinstance(extent, int):
+                        self._numbers.append((extent, place, is_stride, axis))
+                    else:
+                        self._open.append((extent, place, is_stride, axis))
+        self._open.sort(key=lambda row: _plainness(row[0]))
+        self._unbaked = [
+            (place, node.name)
+            for place, node in self._class.nodes.items()
+            if any(not node.spec.attr(name).is_baked for name in node.attrs)
+        ]
+        self._valued = [
+            place
+            for place, tensor in self._class.tensors.items()
+            if tensor.pass_by_value is not None
+        ]
+
+    def match(self, concrete: Graph, known: GraphClass | None = None) -> Match | Mismatch:
+        """As `unify`; `known` is the class of `concrete`, if it was asked for before."""
+        if concrete.symbols:
+            names = ", ".join(concrete.symbols)
+            return Mismatch(f"the graph is not concrete: it has symbols {names}")
+        ours = known or graph_class(concrete)
+        if ours.bucket != self.bucket:
+            return Mismatch(_difference(concrete, self.graph))
+        values = self._values(ours.tensors)
+        if values is None:
+            return self._mismatch(ours)
+        return Match(values, self._attributes(ours), self._scalars(ours))
+
+    def attribute_difference(self, known: GraphClass) -> str | None:
+        """The first attribute that no kernel bakes whose value is not this graph's, or None.
+
+        `known` is the class of a graph of this bucket.
+        """
+        for place, _ in self._unbaked:
+            theirs, node = self._class.nodes[place], known.nodes[place]
+            for attr, value in theirs.attrs.items():
+                if node.attrs[attr] != value and not theirs.spec.attr(attr).is_baked:
+                    got, want = plain(node.attrs[attr]), plain(value)
+                    return f"{node}: {attr}: got {got}, want {want}"
+        return None
+
+    def _values(self, tensors: Mapping[int | str, Tensor]) -> Values | None:
+        """The value of every symbol, or None if an equation or a domain is broken."""
+        for place, dim, stride in self._fixed:
+            tensor = tensors[place]
+            if tensor.dim != dim or tensor.stride != stride:
+                return None
+        for number, place, is_stride, axis in self._numbers:
+            tensor = tensors[place]
+            if (tensor.stride if is_stride else tensor.dim)[axis] != number:
+                return None
+        pairs = []
+        for extent, place, is_stride, axis in self._open:
+            tensor = tensors[place]
+            value = (tensor.stride if is_stride else tensor.dim)[axis]
+            assert isinstance(value, int)
+            pairs.append((extent, value))
+        symbols = self.graph.symbols
+        values = _solve(pairs, len(symbols))
+        for name, symbol in symbols.items():
+            if name not in values or symbol.refuse(values[name]):
+                return None
+        for extent, value in pairs:
+            product = extent.coef
+            for name in extent.symbols:
+                product *= values[name]
+            if product != value:
+                return None
+        return values
+
+    def _mismatch(self, ours: GraphClass) -> Mismatch:
+        """The first equation that is broken, else the first domain."""
+        equations = _equations(ours, self._class)
+        symbolic = [(e.extent, e.value) for e in equations if isinstance(e.extent, SymExpr)]
+        symbolic.sort(key=lambda pair: _plainness(pair[0]))
+        values = _solve(symbolic, len(self.graph.symbols))
+        for equation in equations:
+            if isinstance(equation.extent, int):
+                got: int | None = equation.extent
+            else:
+                is_known = all(name in values for name in equation.extent.symbols)
+                got = evaluate(equation.extent, values) if is_known else None
+            if got is not None and got != equation.value:
+                return Mismatch(_wrong(equation, got, values))
+        for name, symbol in self.graph.symbols.items():
+            if name not in values:
+                return Mismatch(f"symbol {name!r}: no extent or stride settles its value")
+            reason = symbol.refuse(values[name])
+            if reason:
+                return Mismatch(f"symbol {name!r}: {reason}")
+        raise AssertionError("no equation and no domain is broken")
+
+    def _attributes(self, ours: GraphClass) -> dict[str, dict[str, Any]]:
+        return {
+            name: {
+                attr: value
+                for attr, value in ours.nodes[place].attrs.items()
+                if not ours.nodes[place].spec.attr(attr).is_baked
+            }
+            for place, name in self._unbaked
+        }
+
+    def _scalars(self, ours: GraphClass) -> dict[int, int | float]:
+        values = {ours.tensors[at].uid: ours.tensors[at].pass_by_value for at in self._valued}
+        return {uid: value for uid, value in values.items() if value is not None}
+
+
+def _plainness(extent: SymExpr) -> tuple[int, int]:
+    """The plainest comes first, so that a wrong number is blamed on the stride, not the extent."""
+    return len(extent.symbols), extent.coef
 
 
 def _equations(ours: GraphClass, theirs: GraphClass) -> list[_Equation]:
@@ -103,14 +217,20 @@ def _equations(ours: GraphClass, theirs: GraphClass) -> list[_Equation]:
     return equations
 
 
-def _solve(equations: Iterable[_Equation]) -> Values:
-    """Values of as many symbols as the equations settle one at a time; nothing is checked."""
+def _solve(pairs: Sequence[tuple[SymExpr, int]], count: int) -> Values:
+    """Values of as many of `count` symbols as the equations, plainest first, settle one at a time.
+
+    Nothing is checked.
+    """
     values: Values = {}
-    symbolic = ((e.extent, e.value) for e in equations if isinstance(e.extent, SymExpr))
-    # The plainest first, so that a wrong number is blamed on the stride rather than on the extent.
-    waiting = sorted(symbolic, key=lambda pair: (len(pair[0].symbols), pair[0].coef))
+    waiting = pairs
     while True:
-        left = [pair for pair in waiting if not _settle(*pair, values)]
+        left = []
+        for pair in waiting:
+            if len(values) == count:
+                return values
+            if not _settle(*pair, values):
+                left.append(pair)
         if len(left) == len(waiting):
             return values
         waiting = left
@@ -118,6 +238,9 @@ def _solve(equations: Iterable[_Equation]) -> Values:
 
 def _settle(extent: SymExpr, value: int, values: Values) -> bool:
     """Whether ``extent = value`` has nothing more to say; notes the value that settles a symbol."""
+    if extent.coef == 1 and len(extent.symbols) == 1:  # mostly: the symbol itself
+        values.setdefault(extent.symbols[0], value)
+        return True
     open_powers = Counter(name for name in extent.symbols if name not in values)
     if not open_powers:
         return True
@@ -148,27 +271,6 @@ def _wrong(equation: _Equation, want: int, values: Values) -> str:
         return f"{equation.place}: got {equation.value}, want {want}"
     known = ", ".join(f"{name} = {values[name]}" for name in dict.fromkeys(extent.symbols))
     return f"{equation.place}: got {equation.value}, want {extent} = {want} ({known})"
-
-
-def _unbaked(ours: GraphClass, theirs: GraphClass) -> dict[str, dict[str, Any]]:
-    found = {}
-    for place, node in theirs.nodes.items():
-        attrs = {
-            name: value
-            for name, value in ours.nodes[place].attrs.items()
-            if not node.spec.attr(name).is_baked
-        }
-        if attrs:
-            found[node.name] = attrs
-    return found
-
-
-def _scalars(ours: GraphClass) -> dict[int, int | float]:
-    return {
-        tensor.uid: tensor.pass_by_value
-        for tensor in ours.tensors.values()
-        if tensor.pass_by_value is not None
-    }
 
 
 # The reason for different buckets.

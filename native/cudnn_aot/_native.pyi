@@ -51,6 +51,35 @@ class Plan:
     ) -> dict[str, Any]: ...
     def prepare(self, device: int | None, /) -> None: ...
     def workspace_bytes(self, symbols: Mapping[str, int] | None = None) -> int: ...
+    def bind(
+        self, symbols: Mapping[str, int], scalars: Mapping[int, int | float] | None = None
+    ) -> BoundPlan: ...
+
+class BoundPlan:
+    """A plan with values of its symbols and, by uid, of its pass-by-value operands."""
+
+    def execute(
+        self,
+        bindings: dict[Any, Any] | Sequence[Any],
+        workspace: Any = None,
+        stream: Any = None,
+        symbols: Mapping[str, int] | None = None,
+        override_uids: Sequence[int] | None = None,
+        override_shapes: Sequence[Sequence[int]] | None = None,
+        override_strides: Sequence[Sequence[int]] | None = None,
+    ) -> None: ...
+    def resolve(
+        self,
+        bindings: dict[Any, Any] | Sequence[Any],
+        workspace: Any = None,
+        stream: Any = None,
+        symbols: Mapping[str, int] | None = None,
+        override_uids: Sequence[int] | None = None,
+        override_shapes: Sequence[Sequence[int]] | None = None,
+        override_strides: Sequence[Sequence[int]] | None = None,
+    ) -> dict[str, Any]: ...
+    def prepare(self, device: int | None, /) -> None: ...
+    def workspace_bytes(self, symbols: Mapping[str, int] | None = None) -> int: ...
 
 def init_ffi(path: str) -> None: ...
 def load_kernel(data: bytes, symbol: str) -> Kernel: ...

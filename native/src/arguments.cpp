@@ -75,7 +75,8 @@ void DescribeNamed(const PlanObject* self, PyObject* bindings, Buffer* buffers, 
   }
 }
 
-void GatherBindings(const PlanObject* self, PyObject* bindings, Buffer* buffers, Pins* pins) {
+void GatherBindings(const PlanObject* self, const std::vector<int>& without_defaults,
+                    PyObject* bindings, Buffer* buffers, Pins* pins) {
   size_t count = self->uids.size();
   if (PyDict_Check(bindings)) {
     Py_ssize_t found = 0;
@@ -98,18 +99,18 @@ void GatherBindings(const PlanObject* self, PyObject* bindings, Buffer* buffers,
     throw PythonErrorSet{};
   }
   auto given = static_cast<size_t>(PySequence_Fast_GET_SIZE(bindings));
-  bool shorter = given != count && given == self->without_defaults.size();
+  bool shorter = given != count && given == without_defaults.size();
   if (given != count && !shorter) {
     std::string want = std::to_string(count);
-    if (self->without_defaults.size() != count) {
+    if (without_defaults.size() != count) {
       want += " or, without the scalars that have a default, " +
-              std::to_string(self->without_defaults.size());
+              std::to_string(without_defaults.size());
     }
     RefuseCall("presence", "got " + std::to_string(given) + " buffers, want " + want +
                                ", in ascending uid order");
   }
   for (size_t i = 0; i < given; ++i) {
-    size_t operand = shorter ? static_cast<size_t>(self->without_defaults[i]) : i;
+    size_t operand = shorter ? static_cast<size_t>(without_defaults[i]) : i;
     // Read again each time: describing an object may run Python code.
     if (i >= static_cast<size_t>(PySequence_Fast_GET_SIZE(bindings))) break;
     Describe(self, operand, PySequence_Fast_GET_ITEM(bindings, static_cast<Py_ssize_t>(i)), buffers,
@@ -253,7 +254,31 @@ int GatherSymbols(const PlanObject* self, PyObject* symbols, SymbolValue* out) {
   return count;
 }
 
-void Gather(const PlanObject* self, PyObject* const* arguments, Gathered* out) {
+int GatherSymbols(const PlanObject* self, const Binding* binding, PyObject* symbols,
+                  SymbolValue* out) {
+  if (binding == nullptr) return GatherSymbols(self, symbols, out);
+  auto bound = static_cast<int>(binding->symbols.size());
+  std::copy_n(binding->symbols.data(), bound, out);
+  if (symbols == nullptr || symbols == Py_None) return bound;
+  SymbolValue given[kMaxSymbols];
+  int count = GatherSymbols(self, symbols, given);
+  int known = bound;
+  for (int i = 0; i < count; ++i) {
+    const SymbolValue* own = std::find_if(
+        out, out + bound, [&](const SymbolValue& v) { return v.symbol == given[i].symbol; });
+    if (own == out + bound) {
+      if (known < kMaxSymbols) out[known++] = given[i];
+    } else if (own->value != given[i].value) {
+      RefuseCall("symbol_range", "symbol '" + self->plan->table().symbols[own->symbol].name +
+                                     "': got " + std::to_string(given[i].value) + ", want " +
+                                     std::to_string(own->value) + ", to which the plan is bound");
+    }
+  }
+  return known;
+}
+
+void Gather(const PlanObject* self, const Binding* binding, PyObject* const* arguments,
+            Gathered* out) {
   auto* buffers = reinterpret_cast<Buffer*>(out->inline_buffers);
   if (self->uids.size() > Gathered::kInline) {
     out->more.resize(self->uids.size());
@@ -261,14 +286,20 @@ void Gather(const PlanObject* self, PyObject* const* arguments, Gathered* out) {
   } else {
     std::uninitialized_fill_n(buffers, self->uids.size(), Buffer{});
   }
-  GatherBindings(self, arguments[kBindings], buffers, &out->pins);
+  const auto& needed = binding == nullptr ? self->without_defaults : binding->without_defaults;
+  GatherBindings(self, needed, arguments[kBindings], buffers, &out->pins);
+  if (binding != nullptr) {
+    for (const auto& [operand, number] : binding->scalars) {
+      if (buffers[operand].kind == Buffer::Kind::kAbsent) buffers[operand] = number;
+    }
+  }
   if (arguments[kWorkspace] != nullptr) {
     DescribeBuffer(arguments[kWorkspace], {"workspace"}, &out->pins, &out->workspace);
   }
   out->call.buffers = buffers;
   out->call.workspace = &out->workspace;
   out->call.symbols = out->symbols;
-  out->call.num_symbols = GatherSymbols(self, arguments[kSymbols], out->symbols);
+  out->call.num_symbols = GatherSymbols(self, binding, arguments[kSymbols], out->symbols);
   GatherOverrides(self, arguments[kOverrideUids], arguments[kOverrideShapes],
                   arguments[kOverrideStrides], &out->pins, &out->overrides);
   out->call.overrides = out->overrides.data();

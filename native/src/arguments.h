@@ -42,9 +42,16 @@ struct Gathered {
 void ParseArguments(const char* function, PyObject* const* args, Py_ssize_t count,
                     PyObject* keywords, PyObject** out);
 
-void Gather(const PlanObject* self, PyObject* const* arguments, Gathered* out);
+// `binding` is null for a plan that is not bound. What the caller binds comes before its scalars;
+// other values of its symbols are refused ("symbol_range").
+void Gather(const PlanObject* self, const Binding* binding, PyObject* const* arguments,
+            Gathered* out);
 
 // Values of a dict by symbol name, at most kMaxSymbols; returns their count.
 int GatherSymbols(const PlanObject* self, PyObject* symbols, SymbolValue* out);
+
+// The same of a call of a bound plan: its own values, and those given for further symbols.
+int GatherSymbols(const PlanObject* self, const Binding* binding, PyObject* symbols,
+                  SymbolValue* out);
 
 }  // namespace cudnn_aot

@@ -1,6 +1,7 @@
 // The extension module cudnn_aot._native: registrations only.
 #include <pybind11/pybind11.h>
 
+#include "bound_plan_type.h"
 #include "cuda.h"
 #include "error.h"
 #include "ffi.h"
@@ -66,6 +67,7 @@ PYBIND11_MODULE(_native, m) {
       .def_readonly("symbol", &Kernel::symbol)
       .def_readonly("digest", &Kernel::digest);
   m.attr("Plan") = py::reinterpret_steal<py::object>(MakePlanType());
+  m.attr("BoundPlan") = py::reinterpret_steal<py::object>(MakeBoundPlanType());
   m.def("init_ffi", &ffi::Init, py::arg("path"));
   m.def(
       "load_kernel",

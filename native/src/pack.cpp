@@ -222,6 +222,8 @@ void Normaliser::RunOverridden(const Override& given) {
   }
 }
 
+}  // namespace
+
 void BindScalar(const Operand& operand, const Buffer& buffer, Scalar* out) {
   const DType& dtype = *operand.dtype;
   if (buffer.kind == Buffer::Kind::kAbsent) {
@@ -245,6 +247,8 @@ void BindScalar(const Operand& operand, const Buffer& buffer, Scalar* out) {
     *out = {buffer.number, buffer.integer};
   }
 }
+
+namespace {
 
 const Override* FindOverride(const Call& call, int operand) {
   for (int i = 0; i < call.num_overrides; ++i) {

@@ -99,6 +99,10 @@ bool FindDevice(const Table& table, const Call& call, DLDevice* device);
 // Binds symbols and describes every operand in the frame; throws Refusal.
 void BindPack(const Table& table, const Call& call, Frame* frame);
 
+// The value of a scalar operand: the bound number, else the default. Refuses a number that its type
+// does not hold, and nothing where there is no default.
+void BindScalar(const Operand& operand, const Buffer& buffer, Scalar* out);
+
 // Evaluates the declared extents and strides of every operand for the frame's symbols.
 void ResolveDeclarations(const Table& table, Frame* frame);
 

@@ -1,4 +1,4 @@
-// What the Python type `Plan` holds.
+// What the Python types `Plan` and `BoundPlan` hold.
 #pragma once
 
 #include <Python.h>
@@ -6,6 +6,7 @@
 #include <atomic>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cuda.h"
@@ -22,6 +23,18 @@ struct PlanObject {
   bool has_kernels;
   bool has_runtime;  // the hook was asked for the current device once
   std::atomic<bool> ready[cuda::kMaxDevices];
+};
+
+// What every call of a bound plan has in common.
+struct Binding {
+  std::vector<SymbolValue> symbols;
+  std::vector<std::pair<size_t, Buffer>> scalars;  // numbers, by operand
+  std::vector<int> without_defaults;               // operands but for scalars that have a value
+};
+
+struct BoundPlanObject {
+  PyObject_HEAD PlanObject* plan;  // a reference of its own
+  Binding binding;
 };
 
 inline PlanObject* Self(PyObject* self) { return reinterpret_cast<PlanObject*>(self); }

@@ -10,6 +10,7 @@
 
 #include "arguments.h"
 #include "backend.h"
+#include "bound_plan_type.h"
 #include "cuda.h"
 #include "description.h"
 #include "error.h"
@@ -178,18 +179,33 @@ DLDevice FindCallDevice(PlanObject* self, const Call& call) {
   return device;
 }
 
+}  // namespace
+
 // ---- Methods --------------------------------------------------------------------------------
 
-PyObject* Execute(PyObject* object, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
+const char kExecuteDoc[] =
+    "execute($self, bindings, workspace=None, stream=None, symbols=None, override_uids=None, "
+    "override_shapes=None, override_strides=None)\n--\n\n"
+    "Check one call against the plan and launch its steps.";
+const char kResolveDoc[] =
+    "resolve($self, bindings, workspace=None, stream=None, symbols=None, override_uids=None, "
+    "override_shapes=None, override_strides=None)\n--\n\n"
+    "Check one call against the plan and describe what execute would launch.";
+const char kPrepareDoc[] =
+    "prepare($self, device, /)\n--\n\nDo all lazy CUDA work of the plan on a device.";
+const char kWorkspaceBytesDoc[] =
+    "workspace_bytes($self, symbols=None)\n--\n\nThe workspace that calls may need, in bytes.";
+
+PyObject* Execute(PlanObject* self, const Binding* binding, PyObject* const* args, Py_ssize_t count,
+                  PyObject* keywords) {
   return Guarded<PyObject*>(nullptr, [&]() -> PyObject* {
-    PlanObject* self = Self(object);
     PyObject* arguments[kNumParameters] = {};
     ParseArguments("execute", args, count, keywords, arguments);
     if (!self->has_kernels) {
       throw LaunchFailure("this plan was made without kernels and cannot be executed");
     }
     Gathered gathered;
-    Gather(self, arguments, &gathered);
+    Gather(self, binding, arguments, &gathered);
     void* stream = StreamHandle(arguments[kStream]);
     DLDevice device = FindCallDevice(self, gathered.call);
     Frame frame(self->plan->table());
@@ -204,13 +220,13 @@ PyObject* Execute(PyObject* object, PyObject* const* args, Py_ssize_t count, PyO
   });
 }
 
-PyObject* Resolve(PyObject* object, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
+PyObject* Resolve(PlanObject* self, const Binding* binding, PyObject* const* args, Py_ssize_t count,
+                  PyObject* keywords) {
   return Guarded<PyObject*>(nullptr, [&]() -> PyObject* {
-    PlanObject* self = Self(object);
     PyObject* arguments[kNumParameters] = {};
     ParseArguments("resolve", args, count, keywords, arguments);
     Gathered gathered;
-    Gather(self, arguments, &gathered);
+    Gather(self, binding, arguments, &gathered);
     // Without a workspace the slices are described from address 0 on.
     if (gathered.workspace.kind == Buffer::Kind::kAbsent) gathered.call.workspace = nullptr;
     DLDevice device = FindCallDevice(self, gathered.call);
@@ -220,9 +236,8 @@ PyObject* Resolve(PyObject* object, PyObject* const* args, Py_ssize_t count, PyO
   });
 }
 
-PyObject* Prepare(PyObject* object, PyObject* argument) {
+PyObject* Prepare(PlanObject* self, PyObject* argument) {
   return Guarded<PyObject*>(nullptr, [&]() -> PyObject* {
-    PlanObject* self = Self(object);
     if (!self->plan->table().cuda) Py_RETURN_NONE;
     if (!self->has_kernels) {
       throw LaunchFailure("this plan was made without kernels and cannot be prepared");
@@ -244,7 +259,8 @@ PyObject* Prepare(PyObject* object, PyObject* argument) {
   });
 }
 
-PyObject* WorkspaceBytes(PyObject* object, PyObject* args, PyObject* kwargs) {
+PyObject* WorkspaceBytes(PlanObject* self, const Binding* binding, PyObject* args,
+                         PyObject* kwargs) {
   return Guarded<PyObject*>(nullptr, [&]() -> PyObject* {
     static const char* names[] = {"symbols", nullptr};
     PyObject* symbols = Py_None;
@@ -252,9 +268,8 @@ PyObject* WorkspaceBytes(PyObject* object, PyObject* args, PyObject* kwargs) {
                                     &symbols) == 0) {
       throw PythonErrorSet{};
     }
-    const PlanObject* self = Self(object);
     SymbolValue values[kMaxSymbols];
-    int count = GatherSymbols(self, symbols, values);
+    int count = GatherSymbols(self, binding, symbols, values);
     // A device that the plan has met is taken as the one it runs on, else any GPU there may be.
     constexpr int64_t kMostSms = 1024;
     Interval sms{1, kMostSms};
@@ -266,6 +281,8 @@ PyObject* WorkspaceBytes(PyObject* object, PyObject* args, PyObject* kwargs) {
     return PyLong_FromLongLong(self->plan->WorkspaceBytes(values, count, sms));
   });
 }
+
+namespace {
 
 PyObject* GetDevice(PyObject* object, void*) {
   return PyUnicode_FromString(Self(object)->plan->table().cuda ? "cuda" : "cpu");
@@ -281,24 +298,33 @@ PyObject* GetUids(PyObject* object, void*) {
   });
 }
 
-template <typename F>
-PyCFunction AsFunction(F* function) {
-  return reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(function));
+PyObject* ExecutePlan(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
+  return Execute(Self(self), nullptr, args, count, keywords);
+}
+
+PyObject* ResolvePlan(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
+  return Resolve(Self(self), nullptr, args, count, keywords);
+}
+
+PyObject* PreparePlan(PyObject* self, PyObject* device) { return Prepare(Self(self), device); }
+
+PyObject* WorkspaceBytesOfPlan(PyObject* self, PyObject* args, PyObject* kwargs) {
+  return WorkspaceBytes(Self(self), nullptr, args, kwargs);
+}
+
+PyObject* Bind(PyObject* self, PyObject* args, PyObject* kwargs) {
+  return Guarded<PyObject*>(nullptr, [&] { return MakeBoundPlan(Self(self), args, kwargs); });
 }
 
 PyMethodDef kMethods[] = {
-    {"execute", AsFunction(Execute), METH_FASTCALL | METH_KEYWORDS,
-     "execute($self, bindings, workspace=None, stream=None, symbols=None, override_uids=None, "
-     "override_shapes=None, override_strides=None)\n--\n\n"
-     "Check one call against the plan and launch its steps."},
-    {"resolve", AsFunction(Resolve), METH_FASTCALL | METH_KEYWORDS,
-     "resolve($self, bindings, workspace=None, stream=None, symbols=None, override_uids=None, "
-     "override_shapes=None, override_strides=None)\n--\n\n"
-     "Check one call against the plan and describe what execute would launch."},
-    {"prepare", Prepare, METH_O,
-     "prepare($self, device, /)\n--\n\nDo all lazy CUDA work of the plan on a device."},
-    {"workspace_bytes", AsFunction(WorkspaceBytes), METH_VARARGS | METH_KEYWORDS,
-     "workspace_bytes($self, symbols=None)\n--\n\nThe workspace that calls may need, in bytes."},
+    {"execute", AsFunction(ExecutePlan), METH_FASTCALL | METH_KEYWORDS, kExecuteDoc},
+    {"resolve", AsFunction(ResolvePlan), METH_FASTCALL | METH_KEYWORDS, kResolveDoc},
+    {"prepare", PreparePlan, METH_O, kPrepareDoc},
+    {"workspace_bytes", AsFunction(WorkspaceBytesOfPlan), METH_VARARGS | METH_KEYWORDS,
+     kWorkspaceBytesDoc},
+    {"bind", AsFunction(Bind), METH_VARARGS | METH_KEYWORDS,
+     "bind($self, symbols, scalars=None)\n--\n\nThe plan with values of symbols and of scalars by "
+     "uid."},
     {nullptr, nullptr, 0, nullptr},
 };
 

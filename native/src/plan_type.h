@@ -1,10 +1,32 @@
-// The Python type `Plan`.
+// The Python type `Plan`, and what its methods share with those of `BoundPlan`.
 #pragma once
 
 #include <Python.h>
 
+#include "plan_object.h"
+
 namespace cudnn_aot {
 
 PyObject* MakePlanType();  // a new reference; throws PythonErrorSet
+
+// The methods; `binding` is null for a plan that is not bound.
+PyObject* Execute(PlanObject* self, const Binding* binding, PyObject* const* args, Py_ssize_t count,
+                  PyObject* keywords);
+PyObject* Resolve(PlanObject* self, const Binding* binding, PyObject* const* args, Py_ssize_t count,
+                  PyObject* keywords);
+PyObject* Prepare(PlanObject* self, PyObject* device);
+PyObject* WorkspaceBytes(PlanObject* self, const Binding* binding, PyObject* args,
+                         PyObject* kwargs);
+
+// Rows of the method tables of both types.
+extern const char kExecuteDoc[];
+extern const char kResolveDoc[];
+extern const char kPrepareDoc[];
+extern const char kWorkspaceBytesDoc[];
+
+template <typename F>
+PyCFunction AsFunction(F* function) {
+  return reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(function));
+}
 
 }  // namespace cudnn_aot

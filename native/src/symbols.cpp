@@ -137,21 +137,21 @@ bool MentionsUnbound(const Operand& operand, const Frame& frame) {
 
 void CheckRanges(const Table& table, const Frame& frame, const Operand* binder) {
   for (size_t i = 0; i < table.symbols.size(); ++i) {
-    if (!frame.bound[i]) continue;
-    const Symbol& symbol = table.symbols[i];
-    int64_t value = frame.symbols[i];
-    if (value >= symbol.min && value <= symbol.max && value % symbol.multiple_of == 0) continue;
-    std::string want =
-        std::to_string(symbol.min) + " to " + std::to_string(symbol.max) +
-        (symbol.multiple_of == 1 ? "" : ", a multiple of " + std::to_string(symbol.multiple_of));
-    throw Refusal("symbol_range", binder == nullptr ? Refusal::kNoOperand : binder->uid,
-                  "symbol '" + symbol.name + "': got " + std::to_string(value) +
-                      (binder == nullptr ? "" : " from " + OperandName(*binder)) + ", want " +
-                      want);
+    if (frame.bound[i]) CheckRange(table.symbols[i], frame.symbols[i], binder);
   }
 }
 
 }  // namespace
+
+void CheckRange(const Symbol& symbol, int64_t value, const Operand* binder) {
+  if (value >= symbol.min && value <= symbol.max && value % symbol.multiple_of == 0) return;
+  std::string want =
+      std::to_string(symbol.min) + " to " + std::to_string(symbol.max) +
+      (symbol.multiple_of == 1 ? "" : ", a multiple of " + std::to_string(symbol.multiple_of));
+  throw Refusal("symbol_range", binder == nullptr ? Refusal::kNoOperand : binder->uid,
+                "symbol '" + symbol.name + "': got " + std::to_string(value) +
+                    (binder == nullptr ? "" : " from " + OperandName(*binder)) + ", want " + want);
+}
 
 void BindSymbols(const Table& table, const Call& call, Frame* frame) {
   for (int i = 0; i < call.num_symbols; ++i) {

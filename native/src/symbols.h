@@ -9,4 +9,8 @@ namespace cudnn_aot {
 // declaration up to unit axes. Throws Refusal ("symbol_range", "symbol_unbound", "extents").
 void BindSymbols(const Table& table, const Call& call, Frame* frame);
 
+// Refuses a value outside the symbol's declaration ("symbol_range"); `binder` is the operand that
+// it was read from, or null.
+void CheckRange(const Symbol& symbol, int64_t value, const Operand* binder);
+
 }  // namespace cudnn_aot

@@ -14,11 +14,13 @@ from pathlib import Path
 import pytest
 from cli_process import linear_graph, run_cli, tree_digest, write_graph
 
-from cudnn_aot.cache import spec
+from cudnn_aot.cache import layout, spec
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.compiler.build import driver
 from cudnn_aot.compiler.build.progress import Event, Stage
 from cudnn_aot.compiler.build.summary import BuildSummary, GraphResult, Status
+from cudnn_aot.compiler.graph.bucket import graph_class
+from cudnn_aot.compiler.graph.instantiate import instantiate
 from cudnn_aot.errors import CompileError, UsageError
 
 
@@ -159,6 +161,46 @@ def test_a_name_follows_an_edited_graph(tmp_path: Path) -> None:
     reader = StoreReader(store)
     assert reader.name("cpu", "layer")["graph_key"] == new.graph_key
     assert reader.pointer("cpu", old.graph_key)["status"] == "built"
+
+
+def test_a_symbolic_graph_is_in_its_class(tmp_path: Path) -> None:
+    """Two ranges of one class; a concrete graph of it has an entry of no use, and gets none."""
+    wide, narrow = linear_graph("wide", 64), linear_graph("narrow", 64, max_rows=128)
+    concrete = instantiate(wide, {"M": 5})
+    concrete.name = "five"
+    files = [write_graph(tmp_path, graph) for graph in (wide, narrow, concrete)]
+    store = tmp_path / "store"
+    assert driver.build(files, ["cpu"], store).exit_code() == 0
+    bucket = graph_class(wide).bucket
+    assert graph_class(concrete).bucket == bucket
+    reader = StoreReader(store)
+    assert reader.classes() == [("cpu", bucket)]
+    assert reader.class_members("cpu", bucket) == sorted([wide.key(), narrow.key()])
+    assert reader.verify() == []
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut"])
+def test_an_unchanged_build_repairs_a_class(
+    store_copy: Path, graph_files: list[Path], damage: str
+) -> None:
+    before = tree_digest(store_copy)
+    (target, bucket), *_ = StoreReader(store_copy).classes()
+    path = store_copy / layout.class_path(target, bucket)
+    data = path.read_bytes()
+    path.unlink()
+    if damage == "cut":
+        path.write_bytes(data[:-9])
+    summary = driver.build(graph_files, ["cpu"], store_copy, forbid_compile=True)
+    assert {result.status for result in summary.graphs} == {Status.CACHED}
+    assert summary.files_written == 1
+    assert tree_digest(store_copy) == before
+
+
+def test_a_declined_graph_is_in_no_class(tmp_path: Path) -> None:
+    graph = linear_graph("odd", 64, op="sin")  # no engine traces it
+    summary = driver.build([write_graph(tmp_path, graph)], ["cpu"], tmp_path / "store")
+    assert [result.status for result in summary.graphs] == [Status.DECLINED]
+    assert StoreReader(tmp_path / "store").classes() == []
 
 
 def test_progress_reaches_its_totals(tmp_path: Path, graph_files: list[Path]) -> None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import toy_store
@@ -59,6 +60,10 @@ def test_what_was_written_is_read_back(store: Path) -> None:
     assert name["uids"] == {"A": 1, "Y": 4}
     pointer = reader.pointer("h200", name["graph_key"])
     record = json.loads(reader.blob(pointer["records"][0]))
+    buckets = [toy_store.class_bucket(n) for n in (0, 2)]
+    assert reader.classes() == sorted(("h200", bucket) for bucket in buckets)
+    members = [reader.class_members("h200", bucket) for bucket in buckets]
+    assert [len(graphs) for graphs in members] == [2, 1] and name["graph_key"] in members[0]
     kernel = reader.kernel(record["kernels"][0]["key"])
     assert reader.blob(kernel["blob"]["sha256"]) == b"kernel 1"
     assert reader.foreign() == []
@@ -145,7 +150,7 @@ def test_cut_and_grown_files_are_found(store: Path, damage: Callable[[bytes], by
 def test_missing_files_are_found_by_what_names_them(store: Path) -> None:
     for path in files_of(store):
         relative = str(path.relative_to(store))
-        if relative.startswith(("names/", layout.STORE_FILE)):
+        if relative.startswith(("names/", "classes/", layout.STORE_FILE)):
             continue
         kept = path.read_bytes()
         path.unlink()
@@ -392,6 +397,72 @@ def test_pointers_are_replaced(store: Path) -> None:
         assert not writer.put_pointer(target, graph_key, declined)
         assert writer.reader.pointer(target, graph_key)["reasons"] == ["too odd"]
         assert writer.files_written == 1
+
+
+# Classes
+
+
+def test_a_graph_is_added_to_its_class_once(store: Path) -> None:
+    bucket = toy_store.class_bucket(0)
+    with StoreWriter(store) as writer:
+        before = writer.reader.class_members("h200", bucket)
+        assert not writer.put_class_member("h200", bucket, before[1])
+        assert writer.put_class_member("h200", bucket, "0" * 64)
+        assert not writer.put_class_member("h200", bucket, "0" * 64)
+        assert writer.files_written == 1
+    reader = StoreReader(store)
+    assert reader.class_members("h200", bucket) == ["0" * 64, *before]
+    (problem,) = reader.verify()
+    assert problem.path == layout.class_path("h200", bucket)
+    assert problem.what == f"the plan of its graph {'0' * 64} is missing"
+    with pytest.raises(NotInStoreError, match=f"class {bucket} for target 'cpu' is not in"):
+        reader.class_members("cpu", bucket)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"target": "cpu"}, "it belongs to another target or class"),
+        ({"bucket": "0" * 64}, "it belongs to another target or class"),
+        ({"graphs": "1" * 64}, "it lists no graph keys"),
+        ({"graphs": ["1"]}, "it lists no graph keys"),
+        ({"graphs": ["1" * 64, "0" * 64]}, "its graph keys are not in order"),
+        ({"graphs": ["1" * 64, "1" * 64]}, "its graph keys are not in order"),
+    ],
+)
+def test_a_class_that_says_something_else_is_damaged(
+    store: Path, change: dict[str, Any], message: str
+) -> None:
+    bucket = toy_store.class_bucket(0)
+    path = store / layout.class_path("h200", bucket)
+    overwrite(path, layout.document_bytes(json.loads(path.read_text()) | change))
+    with pytest.raises(DamagedError, match=message):
+        StoreReader(store).class_members("h200", bucket)
+    with StoreWriter(store) as writer:  # a miss while building
+        toy_store.fill(writer)
+    assert StoreReader(store).verify() == []
+
+
+def test_builders_at_once_lose_no_member_of_a_class(store: Path) -> None:
+    """Processes that add to one class at the same moment, each a member at a time."""
+    bucket, builders, each = "ab" * 32, 4, 8
+    keys = [sha256_hex(b"%d" % number) for number in range(builders * each)]
+    start_reader, start_writer = os.pipe()
+    children = []
+    for builder in range(builders):
+        child = os.fork()
+        if child == 0:
+            os.close(start_writer)
+            os.read(start_reader, 1)  # until all are there
+            with StoreWriter(store) as writer:
+                for key in keys[builder::builders]:
+                    writer.put_class_member("h200", bucket, key)
+            os._exit(0)
+        children.append(child)
+    os.close(start_reader)
+    os.close(start_writer)
+    assert [os.waitpid(child, 0)[1] for child in children] == [0] * builders
+    assert StoreReader(store).class_members("h200", bucket) == sorted(keys)
 
 
 # Crashes

@@ -115,6 +115,26 @@ assert asked == [1, None, 0], asked
     )
 
 
+def test_bound_plans_share_what_was_prepared():
+    """The hook, the device's attributes and the workspace's bound are those of the plan."""
+    log = run(
+        PLAN
+        + """
+seen = []
+plan = make(fill(1, 4, slice="s"), hook=seen.append)
+one, two = plan.bind({"M": 1}), plan.bind({"M": 2})
+assert one.workspace_bytes() == plan.workspace_bytes()  # for any GPU there may be
+one.prepare(1)
+assert seen == [1], seen
+assert two.workspace_bytes() == plan.workspace_bytes() < 4 * 1024 + 512
+two.execute({1: OnDevice((2, 4), 1)}, OnDevice((4096,), 1, 0x8000, "|u1"), stream=0xABC)
+plan.execute({1: OnDevice((5, 4), 1)}, OnDevice((4096,), 1, 0x8000, "|u1"), stream=0xABC)
+assert seen == [1], seen
+"""
+    )
+    assert len([line for line in log if line.startswith("fill")]) == 2
+
+
 def test_devices_must_agree():
     run(
         PLAN

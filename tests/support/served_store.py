@@ -34,9 +34,15 @@ def put_plan(
     launch_table: Json = SCALE,
     requirements: Mapping[str, Any] | None = None,
     symbol_name: str = "scale",
+    key: str = "",
+    graph: bytes = b"{}",
     **record: Any,
 ) -> str:
-    """Publish one plan under a name; returns the digest of its kernel's blob."""
+    """Publish one plan under a name; returns the digest of its kernel's blob.
+
+    ``key`` and ``graph`` are those of a real graph, whose text is stored.
+    """
+    key = key or graph_key(name)
     data = library()
     blob = writer.put_blob(data)
     spec = {"template": "by hand", "symbol": symbol_name}
@@ -45,7 +51,7 @@ def put_plan(
     writer.put_kernel({**entry, "spec": spec, "object": part, "blob": part, "requirements": {}})
     document = {
         "format": 1,
-        "graph_key": graph_key(name),
+        "graph_key": key,
         "target": target,
         "engine": {"id": 7, "name": "by.hand"},
         "knobs": {"TILE_M": 128},
@@ -56,18 +62,19 @@ def put_plan(
     pointer = {
         "status": "built",
         "records": [writer.put_blob(canonical_bytes(document))],
-        "graph": writer.put_blob(b"{}"),
+        "graph": writer.put_blob(graph),
         "reasons": [],
     }
-    writer.put_pointer(target, graph_key(name), pointer)
-    writer.put_name(target, name, graph_key(name), UIDS)
+    writer.put_pointer(target, key, pointer)
+    writer.put_name(target, name, key, UIDS)
     return blob
 
 
-def put_decline(writer: StoreWriter, name: str, target: str, *reasons: str) -> None:
+def put_decline(writer: StoreWriter, name: str, target: str, *reasons: str, key: str = "") -> None:
+    key = key or graph_key(name)
     pointer = {"status": "declined", "records": [], "graph": writer.put_blob(b"{}")}
-    writer.put_pointer(target, graph_key(name), pointer | {"reasons": list(reasons)})
-    writer.put_name(target, name, graph_key(name), UIDS)
+    writer.put_pointer(target, key, pointer | {"reasons": list(reasons)})
+    writer.put_name(target, name, key, UIDS)
 
 
 def small_store(path: Path) -> Path:

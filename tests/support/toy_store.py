@@ -61,7 +61,13 @@ def fill(writer: StoreWriter, count: int = 3) -> None:
         graph = writer.put_blob(b"graph %d" % number)
         pointer = {"status": "built", "records": [record], "graph": graph, "reasons": []}
         writer.put_pointer("h200", graph_key, pointer)
+        writer.put_class_member("h200", class_bucket(number), graph_key)
         writer.put_name("h200", f"layer/{number}", graph_key, {"A": 1, "Y": 4})
+
+
+def class_bucket(number: int) -> str:
+    """The class of graph ``number``: the graphs are in it by twos."""
+    return hashlib.sha256(b"class %d" % (number // 2)).hexdigest()
 
 
 def snapshot(store: Path) -> dict[str, tuple[int, int, bytes]]:

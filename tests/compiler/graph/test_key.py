@@ -3,6 +3,7 @@
 import copy
 import json
 import random
+import re
 from typing import Any
 
 import pytest
@@ -11,7 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cudnn_aot.compiler.formats import graph_json
+from cudnn_aot.compiler.graph import key
 from cudnn_aot.compiler.graph.graph import Graph
+from cudnn_aot.compiler.graph.op import Op
+from cudnn_aot.compiler.graph.ops.table import OPS
 
 quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -190,3 +194,34 @@ def test_who_reads_which_of_two_equal_values_counts() -> None:
 def test_the_key_is_pinned() -> None:
     """Stored plans are found by this key: a change of it orphans every store."""
     assert key_of(BASE) == "ba6344744d805e34599cccaadd05d89060113f3ec8fd8b4626fff9c5478c5ae7"
+
+
+@quick
+@given(graph=graphs())
+def test_what_is_hashed_is_canonical_json(graph: Graph) -> None:
+    """It is spelled out by hand: the json module writes the same of what it reads there."""
+    graph.freeze()
+    for is_exact in (True, False):
+        _, tensors = key.hashes(graph, is_exact=is_exact)
+        texts = [key._node_facts(node, tensors, is_exact) for node in graph.nodes]
+        texts += [
+            key._tensor_facts(tensor, tensors, is_exact)
+            for tensor in graph.tensors.values()
+            if not graph.is_discarded(tensor)
+        ]
+        for text in texts:
+            assert text == key.canonical(json.loads(text))
+            assert text == json.dumps(json.loads(text), sort_keys=True, separators=(",", ":"))
+
+
+@pytest.mark.parametrize("spec", OPS.values(), ids=str)
+def test_words_of_the_op_table_need_no_escapes(spec: Op) -> None:
+    names = [spec.name, *(port.name for port in spec.ports), *(out.name for out in spec.outputs)]
+    for name in (*names, *spec.declared, *(attr.name for attr in spec.attrs)):
+        assert re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name), name
+
+
+def test_a_value_that_json_has_no_word_for_is_not_hashed() -> None:
+    for value in (float("nan"), b"bytes", {1, 2}):
+        with pytest.raises((TypeError, ValueError)):
+            key.digest("node", value)
