@@ -87,8 +87,8 @@ class BuildSession:
         if self._alive < 0:
             return
         try:
-            if self.locks and _try_exclusive(self._alive):
-                shutil.rmtree(self.folder, ignore_errors=True)
+            if self.locks:
+                _remove_if_alone(self.folder, self._alive)
         finally:
             os.close(self._alive)
             self._alive = -1
@@ -111,9 +111,7 @@ def sweep(store: Path) -> bool:
         except OSError:
             continue  # another user's, or a read-only place: nothing that we could remove
         try:
-            if _try_exclusive(descriptor):
-                shutil.rmtree(folder, ignore_errors=True)
-                swept = True
+            swept |= _remove_if_alone(folder, descriptor)
         except OSError:
             pass  # no locks here: a living builder cannot be told from a dead one
         finally:
@@ -121,16 +119,46 @@ def sweep(store: Path) -> bool:
     return swept
 
 
+def _remove_if_alone(folder: Path, descriptor: int) -> bool:
+    """Remove a building folder if nobody builds; ``descriptor`` is of its ``alive``.
+
+    That file may have been removed and made again since it was opened: a lock on the old one says
+    nothing. It is removed after everything else, since who finds it absent makes a new one and
+    builds at once; whoever waits for this one looks again. The folder stays if somebody did.
+    """
+    if not _try_exclusive(descriptor) or not _is_file(folder / "alive", descriptor):
+        return False
+    with contextlib.suppress(OSError):
+        for entry in folder.iterdir():
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry, ignore_errors=True)
+            elif entry.name != "alive":
+                entry.unlink(missing_ok=True)
+        (folder / "alive").unlink()
+        folder.rmdir()
+    return True
+
+
+_PLACE_TRIES = 1000
+# `mkdir(exist_ok=True)` says "exists" of a folder that is gone when it looks whether it is one.
+_VANISHED = (FileNotFoundError, FileExistsError)
+
+
 def _place(store: Path) -> Path:
+    """The folder that all builders of the store agree on."""
     beside, inside = places(store)
     parent = beside.parent
-    try:
-        if parent.stat().st_dev == store.stat().st_dev and not os.path.ismount(store):
-            beside.mkdir(exist_ok=True)
-            if _can_rename(beside, store):
-                return beside
-    except OSError:
-        pass
+    for _ in range(_PLACE_TRIES):
+        try:
+            if parent.stat().st_dev == store.stat().st_dev and not os.path.ismount(store):
+                beside.mkdir(exist_ok=True)
+                if _can_rename(beside, store):
+                    return beside
+        except _VANISHED:
+            continue  # the last builder removed the folder meanwhile: it can be used all the same
+        except OSError:
+            pass
+        break
     with contextlib.suppress(OSError):
         beside.rmdir()  # it cannot be used; one that is in use is not empty
     try:
@@ -149,6 +177,8 @@ def _can_rename(source: Path, into: Path) -> bool:
     (source / probe).mkdir()
     try:
         (source / probe).rename(into / probe)
+    except FileNotFoundError:
+        raise
     except OSError:
         (source / probe).rmdir()
         return False
@@ -162,9 +192,9 @@ def _join(folder: Path) -> tuple[int, bool]:
         try:
             folder.mkdir(exist_ok=True)
             descriptor = os.open(folder / "alive", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except FileNotFoundError:
-            continue  # the last builder removed the folder between the two calls
         except OSError as error:
+            if isinstance(error, _VANISHED) and (folder.is_dir() or not os.path.lexists(folder)):
+                continue  # the last builder removed the folder between the two calls
             raise StoreError(f"cannot write to {str(folder)!r}: {error.strerror}") from None
         try:
             if _try_exclusive(descriptor) and _is_file(folder / "alive", descriptor):

@@ -443,26 +443,35 @@ def test_a_class_that_says_something_else_is_damaged(
     assert StoreReader(store).verify() == []
 
 
-def test_builders_at_once_lose_no_member_of_a_class(store: Path) -> None:
-    """Processes that add to one class at the same moment, each a member at a time."""
-    bucket, builders, each = "ab" * 32, 4, 8
+@pytest.mark.parametrize("turn", range(6))
+def test_builders_at_once_lose_no_member_of_a_class(store: Path, turn: int) -> None:
+    """Processes that come, add to one class and leave at the same moment, all under one lock.
+
+    One that leaves removes the building folder, which those that come must not lose.
+    """
+    bucket, builders, each = "ab" * 32, 6, 4
     keys = [sha256_hex(b"%d" % number) for number in range(builders * each)]
     start_reader, start_writer = os.pipe()
     children = []
     for builder in range(builders):
         child = os.fork()
         if child == 0:
-            os.close(start_writer)
-            os.read(start_reader, 1)  # until all are there
-            with StoreWriter(store) as writer:
+            status = 1
+            try:
+                os.close(start_writer)
+                os.read(start_reader, 1)  # until all are there
                 for key in keys[builder::builders]:
-                    writer.put_class_member("h200", bucket, key)
-            os._exit(0)
+                    with StoreWriter(store) as writer:
+                        writer.put_class_member("h200", bucket, key)
+                status = 0
+            finally:
+                os._exit(status)
         children.append(child)
     os.close(start_reader)
     os.close(start_writer)
     assert [os.waitpid(child, 0)[1] for child in children] == [0] * builders
     assert StoreReader(store).class_members("h200", bucket) == sorted(keys)
+    assert [path.name for path in store.parent.iterdir()] == ["store"]
 
 
 # Crashes
