@@ -1,7 +1,7 @@
 """Plans of a graph with symbolic extents that differ by range: one table that chooses by the call.
 
 A family may propose a `Ranges`: boxes of its symbols that partition the declared domain, each with
-its own ranked plans. Every box is lowered on its own, with the symbols narrowed to it, and the
+its own plan. Every box is lowered on its own, with the symbols narrowed to it, and the
 tables are merged: a branch is guarded by its box, what all boxes share is there once. An extent
 outside the domain is refused as ever, by the symbol's declaration.
 """
@@ -24,11 +24,11 @@ Json = dict[str, Any]
 @dataclass(frozen=True, slots=True)
 class Range:
     """A box of the domain: ``(symbol, lowest, highest)``, both inclusive, for the symbols that it
-    narrows; and the plans that are tried there, best first.
+    narrows, one at least; and the plan that serves it.
     """
 
     bounds: tuple[tuple[str, int, int], ...]
-    plans: tuple[PlanConfig, ...]
+    plan: PlanConfig
 
     def __str__(self) -> str:
         return ", ".join(f"{name}={low}..{high}" for name, low, high in self.bounds)
@@ -36,7 +36,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """One plan of the list, made of a plan for each of several ranges."""
+    """One plan of the list, made of a plan for each of several ranges: all of them or none."""
 
     parts: tuple[Range, ...]
     why: str = field(default="", compare=False)
@@ -50,6 +50,9 @@ def check_partition(ranges: Ranges, symbols: Mapping[str, Symbol]) -> None:
     """
     cut: dict[str, set[int]] = {}
     for part in ranges.parts:
+        names = [name for name, _, _ in part.bounds]
+        if not names or len(set(names)) != len(names):
+            raise ValueError(f"range {str(part)!r}: want bounds of one symbol or more, once each")
         for name, low, high in part.bounds:
             symbol = symbols.get(name)
             if symbol is None or not symbol.min <= low <= high <= symbol.max:
@@ -60,7 +63,7 @@ def check_partition(ranges: Ranges, symbols: Mapping[str, Symbol]) -> None:
         values = dict(zip(cut, point, strict=True))
         holders = [part for part in ranges.parts if _contains(part, values)]
         if len(holders) != 1:
-            where = ", ".join(f"{name}={value}" for name, value in values.items())
+            where = ", ".join(f"{name}={value}" for name, value in values.items()) or "nothing"
             raise ValueError(f"{len(holders)} ranges hold {where}, want one")
 
 
