@@ -178,7 +178,7 @@ def _add(
     dispatch: list[Json], branches: Json, entry: Json, guard: ex.Predicate, suffix: str
 ) -> None:
     name = entry["branch"] + suffix
-    if name in branches:
+    branch = {"workspace": entry["workspace"], "steps": entry["steps"]}
+    if branches.setdefault(name, branch) != branch:
         raise ValueError(f"two branches of one plan are named {name!r}")
-    branches[name] = {"workspace": entry["workspace"], "steps": entry["steps"]}
     dispatch.append({"when": guard, "branch": name})
