@@ -116,9 +116,9 @@ def merge(lowered: Sequence[tuple[Range, Lowering]], symbols: Mapping[str, Symbo
     for entry in head:
         _add(dispatch, branches, entry, entry["when"], "")
     for (part, _), middle in zip(lowered, middles, strict=True):
-        guard = _guard(part, symbols)
         for entry in middle:
-            _add(dispatch, branches, entry, ex.all_of(guard, entry["when"]), f" {part}")
+            guard = ex.all_of(*_bounds(part, symbols), entry["when"])
+            _add(dispatch, branches, entry, guard, f" {part}")
     for entry in tail:
         _add(dispatch, branches, entry, entry["when"], "")
     merged = {**first, "checks": checks, "dispatch": dispatch, "branches": branches}
@@ -161,17 +161,17 @@ def _shared_ends(entries: list[list[Json]]) -> tuple[list[Json], list[list[Json]
     return first[:begin], middles, first[len(first) - end :]
 
 
-def _guard(part: Range, symbols: Mapping[str, Symbol]) -> ex.Predicate:
-    """Whether a call lies in the range; the domain's own ends need no test."""
-    return ex.all_of(*_bounds(part, symbols))
-
-
 def _bounds(part: Range, symbols: Mapping[str, Symbol]) -> Iterator[ex.Predicate]:
+    """Whether a call lies in the range; the domain's own ends need no test.
+
+    Ranges mostly come in ascending order, so a call in a later one breaks the upper bound: it is
+    tested first.
+    """
     for name, low, high in part.bounds:
-        if low > symbols[name].min:
-            yield ex.le(low, name)
         if high < symbols[name].max:
             yield ex.le(name, high)
+        if low > symbols[name].min:
+            yield ex.le(low, name)
 
 
 def _add(

@@ -343,7 +343,7 @@ def test_a_bound_of_the_domain_is_not_tested_again():
     ]
     assert [entry["when"] for entry in merge(parts, symbols).table["dispatch"]] == [
         ["le", "A", 3],
-        ["and", ["le", 4, "A"], ["le", "A", 7]],
+        ["and", ["le", "A", 7], ["le", 4, "A"]],
         ["le", 8, "A"],
     ]
 
