@@ -70,7 +70,7 @@ def _toolchain(flavor: str) -> tuple[tuple[str, str], ...]:
 
 def why_no_dsl(minimum: str) -> str | None:
     """None when the DSL is installed in ``minimum`` or newer, else the reason; never imports it."""
-    version = _dsl_version()
+    version = dsl_version()
     if version is None:
         return f"{_DSL} is not installed: pip install 'cudnn-aot[compile]'"
     if _numbers(version) < _numbers(minimum):
@@ -79,7 +79,8 @@ def why_no_dsl(minimum: str) -> str | None:
 
 
 @lru_cache(maxsize=1)
-def _dsl_version() -> str | None:
+def dsl_version() -> str | None:
+    """Version of the installed DSL, or None; from metadata alone."""
     try:
         return importlib.metadata.version(_DSL)
     except importlib.metadata.PackageNotFoundError:

@@ -2,12 +2,13 @@
 # Gather in FOLDER what a machine with a GPU, without network and without the compiler, needs beside
 # the checkout: a store built here and the serving dependency. See docs/gpu-host.md.
 #
-#   scripts/collect_gpu_host.sh FOLDER
+#   scripts/collect_gpu_host.sh FOLDER [--every-config]
 #
+# --every-config adds a store with every schedule of the GEMM kernel, which takes minutes.
 # GPU_HOST_PYTHON (default 3.12) is the Python version of that machine.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-folder=${1:?usage: collect_gpu_host.sh FOLDER}
+folder=${1:?usage: collect_gpu_host.sh FOLDER [--every-config]}
 python_version=${GPU_HOST_PYTHON:-3.12}
 limit_mib=60
 
@@ -17,6 +18,9 @@ python tests/support/gemm_graphs.py "$folder/graphs"
 cudnn-aot build examples/graphs/*.json "$folder"/graphs/*.json \
   --target h200,cpu --store "$folder/store" --allow-declined all
 cudnn-aot verify --store "$folder/store"
+if [[ ${2:-} == --every-config ]]; then
+  python tests/support/config_store.py "$folder/configs"
+fi
 
 # The version that the store was compiled with, for the other machine's Python.
 tvm_ffi=$(python -c 'import importlib.metadata as m; print(m.version("apache-tvm-ffi"))')

@@ -46,6 +46,9 @@ site=$(cd "$site" && pwd)
 export PYTHONPATH=$site PATH=$site/bin:$PATH
 export CUDNN_AOT_STORE=$PWD/$folder/store CUDNN_AOT_TEST_STORE=$PWD/$folder/store
 export CUDNN_AOT_FORBID_COMPILE=1
+if [[ -d $folder/configs ]]; then
+  export CUDNN_AOT_TEST_CONFIG_STORE=$PWD/$folder/configs
+fi
 
 step doctor cudnn-aot doctor
 step verify cudnn-aot verify

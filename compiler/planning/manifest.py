@@ -63,9 +63,11 @@ class Family:
     validator: str = ""
 
     @property
-    def recipe(self) -> str:
-        """The package under ``recipes`` that holds it."""
-        return self.analyzer.partition(":")[0].partition(".")[0]
+    def packages(self) -> tuple[str, ...]:
+        """The packages under ``recipes`` that it is made of."""
+        hooks = [self.analyzer, self.heuristics, self.validator]
+        hooks += [slot.factory for slot in self.engines]
+        return tuple(sorted({hook.partition(".")[0] for hook in hooks if hook}))
 
     def engine_id(self, slot: EngineSlot) -> int:
         return self.base_id + slot.offset

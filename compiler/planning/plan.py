@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cudnn_aot.cache.canonical import canonical_digest
+from cudnn_aot.cache.toolchain import dsl_version
 from cudnn_aot.compiler.graph.enums import heur_mode
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.planning import manifest
-from cudnn_aot.compiler.planning.engine import Refusal
+from cudnn_aot.compiler.planning.engine import DECLINES, Refusal
 from cudnn_aot.compiler.planning.facts import facts_for
 from cudnn_aot.compiler.planning.plan_list import PlanList, Planned
 from cudnn_aot.compiler.planning.rank import DEFAULT_MODES
@@ -49,19 +50,21 @@ def plan_key(
     tuning: Tuning | None = None,
 ) -> str:
     """64 hex digits over graph, target descriptor, planner and recipe sources, table version,
-    modes, engines, and what the tuning file says of the graph.
+    modes, engines, what the tuning file says of the graph, and the version of the DSL.
 
-    Kernel sources and tools are no part of it: the keys of the plan's kernels hold them.
+    Kernel sources and other tools are no part of it: the keys of the plan's kernels hold them. The
+    DSL is, since engines decline where it is missing or old, and a decline has no kernels.
     """
     family = manifest.family_for(node.op for node in graph.nodes)
     document = {
         "graph": graph.key(),
         "target": target.descriptor(),
-        "planner": _source_digest(family.recipe if family else None),
+        "planner": _source_digest(family.packages if family else ()),
         "table_version": TABLE_VERSION,
         "modes": [mode.name for mode in modes],
         "engines": [slot.name for slot in family.offered()] if family else [],
         "tuning": _tuning_digest(graph, family, target, tuning),
+        "dsl": dsl_version() or "",
     }
     return canonical_digest(document)
 
@@ -71,19 +74,22 @@ def _tuning_digest(
 ) -> str:
     if tuning is None or family is None:
         return ""
-    facts = facts_for(graph, manifest.resolve(family.analyzer))
+    try:
+        facts = facts_for(graph.freeze(), manifest.resolve(family.analyzer))
+    except DECLINES:
+        return ""
     return "" if isinstance(facts, Refusal) else tuning.digest(family.name, facts, target)
 
 
 @functools.cache
-def _source_digest(recipe: str | None) -> str:
-    """Digest of the sources that decide a plan: planning, graph, the family's recipe.
+def _source_digest(recipes: tuple[str, ...]) -> str:
+    """Digest of the sources that decide a plan: planning, graph, the family's recipes.
 
     Names are relative to their package, so that a wheel and a checkout agree. Taken once per
     process: its modules are those that were imported, whatever happens to their files.
     """
     packages = ["compiler.planning", "compiler.graph", "compiler.target"]
-    packages += [f"recipes.{recipe}"] if recipe else []
+    packages += [f"recipes.{recipe}" for recipe in recipes]
     digest = hashlib.sha256()
     for package in packages:
         root = _folder(package)

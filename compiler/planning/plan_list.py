@@ -22,8 +22,9 @@ from cudnn_aot.compiler.planning.engine import (
     PlanConfig,
     Refusal,
 )
+from cudnn_aot.compiler.planning.exclusions import Exclusions, Note, checked_notes, notes_of
 from cudnn_aot.compiler.planning.facts import facts_for
-from cudnn_aot.compiler.planning.knobs import knob_type, plan_name
+from cudnn_aot.compiler.planning.knobs import plan_name
 from cudnn_aot.compiler.planning.ranges import (
     Range,
     Ranges,
@@ -31,13 +32,18 @@ from cudnn_aot.compiler.planning.ranges import (
     merge,
     narrow_facts,
 )
-from cudnn_aot.compiler.planning.rank import DEFAULT_MODES, Entry, rank
+from cudnn_aot.compiler.planning.rank import BACKEND, DEFAULT_MODES, Entry, Proposal, rank
+from cudnn_aot.compiler.planning.replay import (
+    PublicKnobs,
+    RangedKnobs,
+    parse_bounds,
+    typed_knobs,
+)
 from cudnn_aot.compiler.planning.tuning import Tuning
 from cudnn_aot.compiler.target.target import Target
 from cudnn_aot.errors import UsageError, cudnnGraphNotSupportedError
 
 Built = TypeVar("Built")
-PublicKnobs = dict[knob_type, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,35 +71,21 @@ class Planned:
     ranges: tuple[PlannedRange, ...] = ()
 
 
-class RangedKnobs(dict[str, tuple[int, PublicKnobs]]):
-    """Knobs of a plan that differ by range: by range in words, ``(engine id, knobs)``.
-
-    What `PlanList.engine_and_knobs` gives for such a plan, and `PlanList.append` takes back.
-    """
-
-
 class Backend(Protocol):
     """A source of plans that are found by asking a library, not by rules of ours."""
 
     def entries(
         self, graph: Graph, target: Target, modes: Sequence[heur_mode]
     ) -> Mapping[heur_mode, Sequence[PlanConfig]] | Refusal:
-        """The plans that each mode finds, or why there can be none."""
+        """The plans that each mode finds, or why there can be none.
+
+        Their ids are cuDNN's. OPENSOURCE finds at most the one that leaves the choice to cuDNN.
+        """
         ...
 
     def engine(self, graph: Graph, target: Target, engine_id: int) -> Engine:
         """What lowers one of them."""
         ...
-
-
-@dataclass(slots=True)
-class _Exclusions:
-    engines: set[str] = field(default_factory=set)
-    workspace_bytes: int | None = None
-    behavior: set[behavior_note] = field(default_factory=set)
-    numerical: set[numerical_note] = field(default_factory=set)
-    wanted_behavior: set[behavior_note] = field(default_factory=set)
-    wanted_numerical: set[numerical_note] = field(default_factory=set)
 
 
 class PlanList:
@@ -112,7 +104,9 @@ class PlanList:
         engines: names of the engines that may serve; None for all that the manifest offers.
 
     Raises:
-        InvalidGraphError, cudnnGraphNotSupportedError: the family's validator refuses the graph.
+        InvalidGraphError, cudnnGraphNotSupportedError: the graph is invalid, or the family's
+            validator refuses it.
+        UsageError: a mode is none.
     """
 
     def __init__(
@@ -128,13 +122,17 @@ class PlanList:
         self.graph = graph.freeze()
         self.target = target
         self.modes = tuple(modes)
+        for mode in self.modes:
+            if not isinstance(mode, heur_mode):
+                raise UsageError(f"mode: got {mode!r}, want a heur_mode")
         self.family = manifest.family_for(node.op for node in graph.nodes)
         self.facts: Any = None
         self.support: dict[str, str | None] = {}
         self.reasons: list[str] = []
         self._backend = backend
         self._engines: dict[int, Engine] = {}
-        self._excluded = _Exclusions()
+        self._of_backend: dict[int, Engine] = {}
+        self._excluded = Exclusions()
         self._lowered: dict[Entry, Planned] = {}
         self.selected: int | None = None
         self._analyze(None if engines is None else frozenset(engines))
@@ -169,19 +167,18 @@ class PlanList:
         if isinstance(entry, Ranges):
             ranged = RangedKnobs()
             for part in entry.parts:
-                config = part.plans[0]
-                ranged[str(part)] = (config.engine_id, self._public(config))
-            return entry.parts[0].plans[0].engine_id, ranged
+                ranged[str(part)] = (part.plan.engine_id, self._public(part.plan))
+            return entry.parts[0].plan.engine_id, ranged
         return entry.engine_id, self._public(entry)
 
     def behavior_notes(self, index: int) -> list[behavior_note]:
         """The notes of a plan, in the order of their numbers."""
-        notes = {note for engine in self._engines_of(index) for note in engine.behavior_notes}
+        notes = [n for n in notes_of(self._engines_of(index)) if isinstance(n, behavior_note)]
         return sorted(notes, key=lambda note: note.value)
 
     def numerical_notes(self, index: int) -> list[numerical_note]:
         """The notes of a plan, in the order of their numbers."""
-        notes = {note for engine in self._engines_of(index) for note in engine.numerical_notes}
+        notes = [n for n in notes_of(self._engines_of(index)) if isinstance(n, numerical_note)]
         return sorted(notes, key=lambda note: note.value)
 
     def workspace_bytes(self, index: int) -> int:
@@ -202,13 +199,13 @@ class PlanList:
         A plan that is listed already keeps its place. ``knobs`` may have numbers for knob types.
 
         Raises:
-            UsageError: there is no such engine or knob.
+            UsageError: there is no such engine, knob or range.
             cudnnGraphNotSupportedError: the engine does not take the graph or the knobs.
         """
         if isinstance(knobs, RangedKnobs):
             entry: Entry = self._ranged(knobs)
         else:
-            entry = PlanConfig(engine_id, self._engine(engine_id).knobs_from_public(_typed(knobs)))
+            entry = self._replayed(engine_id, knobs)
         if entry not in self.entries:
             self.entries.append(entry)
         return self.entries.index(entry)
@@ -230,17 +227,13 @@ class PlanList:
             raise UsageError(f"workspace limit: got {nbytes!r}, want bytes, 0 or more")
         self._excluded.workspace_bytes = nbytes
 
-    def deselect_notes(self, notes: Iterable[behavior_note | numerical_note]) -> None:
+    def deselect_notes(self, notes: Iterable[Note]) -> None:
         """Build no plan that has one of these notes."""
-        for note in notes:
-            side = self._excluded
-            _note_set(note, side.behavior, side.numerical).add(note)
+        self._excluded.deselected |= checked_notes(notes)
 
-    def select_notes(self, notes: Iterable[behavior_note | numerical_note]) -> None:
+    def select_notes(self, notes: Iterable[Note]) -> None:
         """Build only plans that have all of these notes."""
-        for note in notes:
-            side = self._excluded
-            _note_set(note, side.wanted_behavior, side.wanted_numerical).add(note)
+        self._excluded.selected |= checked_notes(notes)
 
     def why_excluded(self, index: int) -> str | None:
         """The exclusion that a plan falls under, in a sentence; None for a plan that may be built.
@@ -248,26 +241,8 @@ class PlanList:
         Raises:
             cudnnGraphNotSupportedError: workspace is limited and the plan's engine declines.
         """
-        limits = self._excluded
-        for engine in self._engines_of(index):
-            if engine.name in limits.engines:
-                return f"engine {engine.name} is deselected"
-        behavior, numerical = set(self.behavior_notes(index)), set(self.numerical_notes(index))
-        for note in sorted(behavior & limits.behavior, key=lambda note: note.value):
-            return f"behavior note {note.name} is deselected"
-        for numeric in sorted(numerical & limits.numerical, key=lambda note: note.value):
-            return f"numerical note {numeric.name} is deselected"
-        for note in sorted(limits.wanted_behavior - behavior, key=lambda note: note.value):
-            return f"behavior note {note.name} is selected and it lacks that"
-        for numeric in sorted(limits.wanted_numerical - numerical, key=lambda note: note.value):
-            return f"numerical note {numeric.name} is selected and it lacks that"
-        if limits.workspace_bytes is not None:
-            needed = self.workspace_bytes(index)
-            if needed > limits.workspace_bytes:
-                return (
-                    f"it may need {needed} bytes of workspace, more than {limits.workspace_bytes}"
-                )
-        return None
+        engines = self._engines_of(index)
+        return self._excluded.why_excluded(engines, lambda: self.workspace_bytes(index))
 
     # Lowering.
 
@@ -279,22 +254,25 @@ class PlanList:
         """
         entry = self.entry(index)
         if entry not in self._lowered:
-            if isinstance(entry, Ranges):
-                self._lowered[entry] = self._lower_ranges(entry)
-            else:
-                self._lowered[entry] = self._lower(entry, self.facts)
+            try:
+                if isinstance(entry, Ranges):
+                    self._lowered[entry] = self._lower_ranges(entry)
+                else:
+                    self._lowered[entry] = self._lower(entry, self.facts)
+            except DECLINES as decline:
+                raise _declined(decline) from decline
         return self._lowered[entry]
 
     def build_at(self, index: int, build: Callable[[Planned], Built]) -> Built:
         """``build`` of one plan.
 
         Raises:
-            cudnnGraphNotSupportedError: it is excluded, or declines.
+            cudnnGraphNotSupportedError: it is excluded, or its engine or ``build`` declines.
         """
-        excluded = self.why_excluded(index)
-        if excluded:
-            raise cudnnGraphNotSupportedError(f"plan {self.name(index)}: {excluded}", [excluded])
-        return build(self.lower(index))
+        try:
+            return self._built(index, build)
+        except DECLINES as decline:
+            raise _declined(decline, f"plan {self._label(index)}: ") from decline
 
     def walk(self, build: Callable[[Planned], Built]) -> tuple[int, Built]:
         """The first plan that builds, and its place; a pinned one is the only one tried.
@@ -309,10 +287,9 @@ class PlanList:
         reasons = list(self.reasons)
         for index in range(len(self.entries)):
             try:
-                return index, self.build_at(index, build)
+                return index, self._built(index, build)
             except DECLINES as decline:
-                name = self.name(index)
-                reasons.append(f"{name}: {decline_reason(decline).removeprefix(f'plan {name}: ')}")
+                reasons.append(f"{self._label(index)}: {decline_reason(decline)}")
         raise self.declined(reasons)
 
     def declined(self, reasons: Sequence[str]) -> cudnnGraphNotSupportedError:
@@ -329,8 +306,13 @@ class PlanList:
         if family is None:
             self.reasons.append("no engine family serves this combination of ops")
             return
-        if family.validator:
-            manifest.resolve(family.validator)(self.graph)
+        try:
+            validate = manifest.resolve(family.validator) if family.validator else None
+        except ImportError as missing:
+            self.reasons.append(f"{family.name}: {decline_reason(missing)}")
+            return
+        if validate is not None:
+            validate(self.graph)
         try:
             facts = facts_for(self.graph, manifest.resolve(family.analyzer))
         except DECLINES as decline:
@@ -366,31 +348,46 @@ class PlanList:
         return missing
 
     def _rank(self, tuning: Tuning | None) -> list[Entry]:
-        found: Mapping[heur_mode, Sequence[PlanConfig]] | Refusal = {}
-        if self._backend is not None:
-            try:
-                found = self._backend.entries(self.graph, self.target, self.modes)
-            except DECLINES as decline:
-                found = Refusal(decline_reason(decline))
-        if isinstance(found, Refusal):
-            self.reasons.append(f"cudnn: {found.reason}")
-            found = {}
+        found = self._ask_backend()
         measured = self._measured(tuning)
+        declined: dict[str, None] = {}
 
-        def recommend(kind: str) -> Sequence[Any]:
+        def recommend(kind: str) -> Sequence[Proposal]:
             if self.family is None or not self._engines:
                 return ()
-            hook = manifest.resolve(self.family.heuristics)
-            ranked = hook(kind, self.facts, tuple(self._engines), self.target)
+            ranked: Sequence[Proposal] = ()
+            try:
+                hook = manifest.resolve(self.family.heuristics)
+                ranked = hook(kind, self.facts, tuple(self._engines), self.target)
+            except DECLINES as decline:
+                declined[f"{self.family.name}: {decline_reason(decline)}"] = None
+            for proposal in ranked:
+                self._check_proposal(proposal)
             return [*measured, *ranked] if kind == "A" else ranked
 
         entries = rank(self.modes, recommend, found)
-        for entry in entries:
-            self._check_entry(entry)
         if self._engines and not any(_is_ours(entry) for entry in entries):
             assert self.family is not None
-            self.reasons.append(f"{self.family.name}: the heuristics propose no plan")
+            self.reasons += declined or [f"{self.family.name}: the heuristics propose no plan"]
         return entries
+
+    def _ask_backend(self) -> Mapping[heur_mode, Sequence[PlanConfig]]:
+        if self._backend is None:
+            return {}
+        try:
+            found = self._backend.entries(self.graph, self.target, self.modes)
+        except DECLINES as decline:
+            found = Refusal(decline_reason(decline))
+        if isinstance(found, Refusal):
+            self.reasons.append(f"cudnn: {found.reason}")
+            return {}
+        entries = [entry for mode in self.modes for entry in found.get(mode, ())]
+        for entry in entries:
+            if entry.engine_id not in manifest.BACKEND_IDS:
+                raise ValueError(f"the backend proposes engine {entry.engine_id}, not its own")
+        if not entries:
+            self.reasons.append("cudnn: it finds no plan")
+        return found
 
     def _measured(self, tuning: Tuning | None) -> list[PlanConfig]:
         if tuning is None or self.family is None or not self._engines:
@@ -406,24 +403,34 @@ class PlanList:
                     measured.append(PlanConfig(engine_id, record, "measured"))
         return measured
 
-    def _check_entry(self, entry: Entry) -> None:
+    def _check_proposal(self, proposal: Proposal) -> None:
         """Heuristics may propose only what was offered, and ranges that partition the domain."""
-        if isinstance(entry, Ranges):
-            check_partition(entry, self.graph.symbols)
-        for config in _configs(entry):
-            if _is_ours(config) and config.engine_id not in self._engines:
+        if proposal is BACKEND:
+            return
+        if not isinstance(proposal, PlanConfig | Ranges):
+            raise ValueError(f"the heuristics propose {proposal!r}, want plans and the marker")
+        if isinstance(proposal, Ranges):
+            check_partition(proposal, self.graph.symbols)
+        for config in _configs(proposal):
+            if config.engine_id not in self._engines:
                 raise ValueError(f"the heuristics propose engine {config.engine_id}, not offered")
 
     def _engine(self, engine_id: int) -> Engine:
         """The engine of an id, if it takes the graph."""
+        if type(engine_id) is not int:
+            raise UsageError(f"engine id: got {engine_id!r}, want an integer")
         if engine_id in self._engines:
             return self._engines[engine_id]
-        if type(engine_id) is int and engine_id in manifest.BACKEND_IDS:
+        if engine_id in manifest.BACKEND_IDS:
             if self._backend is None:
                 raise cudnnGraphNotSupportedError(
                     f"engine {engine_id} is cuDNN's: its backend is not among the engines asked for"
                 )
-            return self._backend.engine(self.graph, self.target, engine_id)
+            if engine_id not in self._of_backend:
+                self._of_backend[engine_id] = self._backend.engine(
+                    self.graph, self.target, engine_id
+                )
+            return self._of_backend[engine_id]
         try:
             family, slot = manifest.engine_for_id(engine_id)
         except KeyError:
@@ -432,12 +439,8 @@ class PlanList:
         raise cudnnGraphNotSupportedError(f"engine {slot.name}: {reason}", [str(reason)])
 
     def _engines_of(self, index: int) -> list[Engine]:
-        """The engines that serve a plan: of ranges, those tried first."""
-        entry = self.entry(index)
-        if isinstance(entry, Ranges):
-            ids = dict.fromkeys(part.plans[0].engine_id for part in entry.parts)
-        else:
-            ids = {entry.engine_id: None}
+        """The engines that serve a plan, each once."""
+        ids = dict.fromkeys(config.engine_id for config in _configs(self.entry(index)))
         return [self._engine(engine_id) for engine_id in ids]
 
     def _public(self, config: PlanConfig) -> PublicKnobs:
@@ -448,9 +451,23 @@ class PlanList:
 
     def _name(self, entry: Entry) -> str:
         if isinstance(entry, Ranges):
-            return "; ".join(f"{part}: {self._name(part.plans[0])}" for part in entry.parts)
+            return "; ".join(f"{part}: {self._name(part.plan)}" for part in entry.parts)
         engine = self._engine(entry.engine_id)
         return plan_name(engine.name, tuple(self._named_knobs(entry).items()))
+
+    def _label(self, index: int) -> str:
+        """The plan's name; of a backend's plan whose engine declines, what is known of it."""
+        try:
+            return self.name(index)
+        except DECLINES:
+            ids = dict.fromkeys(config.engine_id for config in _configs(self.entry(index)))
+            return f"engine {', '.join(map(str, ids))}"
+
+    def _built(self, index: int, build: Callable[[Planned], Built]) -> Built:
+        excluded = self.why_excluded(index)
+        if excluded:
+            raise cudnnGraphNotSupportedError(excluded, [excluded])
+        return build(self.lower(index))
 
     def _lower(self, config: PlanConfig, facts: Any) -> Planned:
         engine = self._engine(config.engine_id)
@@ -466,7 +483,7 @@ class PlanList:
         )
 
     def _lower_ranges(self, ranges: Ranges) -> Planned:
-        """Each range by the first of its plans that does not decline, and one table of all."""
+        """Every range by its plan, and one table of all."""
         parts = [(part, self._lower_range(part)) for part in ranges.parts]
         merged = merge(
             [(part, Lowering(p.kernels, p.table)) for part, p in parts], self.graph.symbols
@@ -486,21 +503,22 @@ class PlanList:
         )
 
     def _lower_range(self, part: Range) -> Planned:
-        facts = narrow_facts(self.facts, part)
-        reasons = []
-        for config in part.plans:
-            try:
-                return self._lower(config, facts)
-            except DECLINES as decline:
-                reasons.append(f"{self._name(config)}: {decline_reason(decline)}")
-        raise cudnnGraphNotSupportedError(f"range {part}: {'; '.join(reasons)}", reasons)
+        try:
+            return self._lower(part.plan, narrow_facts(self.facts, part))
+        except DECLINES as decline:
+            raise _declined(decline, f"range {part}: ") from decline
+
+    def _replayed(self, engine_id: int, knobs: Mapping[Any, Any]) -> PlanConfig:
+        engine = self._engine(engine_id)
+        return PlanConfig(engine_id, engine.knobs_from_public(typed_knobs(knobs)))
 
     def _ranged(self, knobs: RangedKnobs) -> Ranges:
-        parts = []
-        for text, (engine_id, public) in knobs.items():
-            config = PlanConfig(engine_id, self._engine(engine_id).knobs_from_public(public))
-            parts.append(Range(_parse_bounds(text), (config,)))
-        ranges = Ranges(tuple(parts))
+        ranges = Ranges(
+            tuple(
+                Range(parse_bounds(text), self._replayed(engine_id, public))
+                for text, (engine_id, public) in knobs.items()
+            )
+        )
         try:
             check_partition(ranges, self.graph.symbols)
         except ValueError as error:
@@ -515,6 +533,12 @@ def decline_reason(decline: BaseException) -> str:
     return " ".join(str(decline).split()) or type(decline).__name__
 
 
+def _declined(decline: BaseException, where: str = "") -> cudnnGraphNotSupportedError:
+    """A decline of any type as the one that callers catch."""
+    reason = decline_reason(decline)
+    return cudnnGraphNotSupportedError(where + reason, [reason])
+
+
 def _is_ours(entry: Entry) -> bool:
     return isinstance(entry, Ranges) or entry.engine_id >= manifest.FIRST_ENGINE_ID
 
@@ -522,47 +546,4 @@ def _is_ours(entry: Entry) -> bool:
 def _configs(entry: Entry) -> Iterable[PlanConfig]:
     if isinstance(entry, PlanConfig):
         return (entry,)
-    return (config for part in entry.parts for config in part.plans)
-
-
-def _note_set(note: Any, behavior: set[behavior_note], numerical: set[numerical_note]) -> set[Any]:
-    if isinstance(note, behavior_note):
-        return behavior
-    if isinstance(note, numerical_note):
-        return numerical
-    raise UsageError(f"note: got {note!r}, want a behavior_note or a numerical_note")
-
-
-def _typed(knobs: Mapping[Any, Any]) -> PublicKnobs:
-    """Knob types by their values, which may be given by number or by name."""
-    typed: PublicKnobs = {}
-    for knob, value in knobs.items():
-        try:
-            key = knob_type[knob] if isinstance(knob, str) else knob_type(knob)
-        except (KeyError, ValueError):
-            raise UsageError(f"unknown knob {knob!r}, want a knob_type") from None
-        if type(value) is not int:
-            raise UsageError(f"knob {key.name}: got {value!r}, want an integer")
-        typed[key] = value
-    return typed
-
-
-def _parse_bounds(text: str) -> tuple[tuple[str, int, int], ...]:
-    bounds = []
-    for item in text.split(", "):
-        name, _, span = item.partition("=")
-        low, _, high = span.partition("..")
-        if not (low.isdecimal() and high.isdecimal()):
-            raise UsageError(f"range: got {text!r}, want such as 'M=1..64'")
-        bounds.append((name, int(low), int(high)))
-    return tuple(bounds)
-
-
-__all__ = [
-    "Backend",
-    "PlanList",
-    "Planned",
-    "PlannedRange",
-    "RangedKnobs",
-    "decline_reason",
-]
+    return (part.plan for part in entry.parts)

@@ -1,7 +1,7 @@
 """Plans of a graph with symbolic extents that differ by range: one table that chooses by the call.
 
 A family may propose a `Ranges`: boxes of its symbols that partition the declared domain, each with
-its own ranked plans. Every box is lowered on its own, with the symbols narrowed to it, and the
+its own plan. Every box is lowered on its own, with the symbols narrowed to it, and the
 tables are merged: a branch is guarded by its box, what all boxes share is there once. An extent
 outside the domain is refused as ever, by the symbol's declaration.
 """
@@ -24,11 +24,11 @@ Json = dict[str, Any]
 @dataclass(frozen=True, slots=True)
 class Range:
     """A box of the domain: ``(symbol, lowest, highest)``, both inclusive, for the symbols that it
-    narrows; and the plans that are tried there, best first.
+    narrows, one at least; and the plan that serves it.
     """
 
     bounds: tuple[tuple[str, int, int], ...]
-    plans: tuple[PlanConfig, ...]
+    plan: PlanConfig
 
     def __str__(self) -> str:
         return ", ".join(f"{name}={low}..{high}" for name, low, high in self.bounds)
@@ -36,7 +36,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """One plan of the list, made of a plan for each of several ranges."""
+    """One plan of the list, made of a plan for each of several ranges: all of them or none."""
 
     parts: tuple[Range, ...]
     why: str = field(default="", compare=False)
@@ -50,6 +50,9 @@ def check_partition(ranges: Ranges, symbols: Mapping[str, Symbol]) -> None:
     """
     cut: dict[str, set[int]] = {}
     for part in ranges.parts:
+        names = [name for name, _, _ in part.bounds]
+        if not names or len(set(names)) != len(names):
+            raise ValueError(f"range {str(part)!r}: want bounds of one symbol or more, once each")
         for name, low, high in part.bounds:
             symbol = symbols.get(name)
             if symbol is None or not symbol.min <= low <= high <= symbol.max:
@@ -60,7 +63,7 @@ def check_partition(ranges: Ranges, symbols: Mapping[str, Symbol]) -> None:
         values = dict(zip(cut, point, strict=True))
         holders = [part for part in ranges.parts if _contains(part, values)]
         if len(holders) != 1:
-            where = ", ".join(f"{name}={value}" for name, value in values.items())
+            where = ", ".join(f"{name}={value}" for name, value in values.items()) or "nothing"
             raise ValueError(f"{len(holders)} ranges hold {where}, want one")
 
 
@@ -113,9 +116,9 @@ def merge(lowered: Sequence[tuple[Range, Lowering]], symbols: Mapping[str, Symbo
     for entry in head:
         _add(dispatch, branches, entry, entry["when"], "")
     for (part, _), middle in zip(lowered, middles, strict=True):
-        guard = _guard(part, symbols)
         for entry in middle:
-            _add(dispatch, branches, entry, ex.all_of(guard, entry["when"]), f" {part}")
+            guard = ex.all_of(*_bounds(part, symbols), entry["when"])
+            _add(dispatch, branches, entry, guard, f" {part}")
     for entry in tail:
         _add(dispatch, branches, entry, entry["when"], "")
     merged = {**first, "checks": checks, "dispatch": dispatch, "branches": branches}
@@ -158,24 +161,24 @@ def _shared_ends(entries: list[list[Json]]) -> tuple[list[Json], list[list[Json]
     return first[:begin], middles, first[len(first) - end :]
 
 
-def _guard(part: Range, symbols: Mapping[str, Symbol]) -> ex.Predicate:
-    """Whether a call lies in the range; the domain's own ends need no test."""
-    return ex.all_of(*_bounds(part, symbols))
-
-
 def _bounds(part: Range, symbols: Mapping[str, Symbol]) -> Iterator[ex.Predicate]:
+    """Whether a call lies in the range; the domain's own ends need no test.
+
+    Ranges mostly come in ascending order, so a call in a later one breaks the upper bound: it is
+    tested first.
+    """
     for name, low, high in part.bounds:
-        if low > symbols[name].min:
-            yield ex.le(low, name)
         if high < symbols[name].max:
             yield ex.le(name, high)
+        if low > symbols[name].min:
+            yield ex.le(low, name)
 
 
 def _add(
     dispatch: list[Json], branches: Json, entry: Json, guard: ex.Predicate, suffix: str
 ) -> None:
     name = entry["branch"] + suffix
-    if name in branches:
+    branch = {"workspace": entry["workspace"], "steps": entry["steps"]}
+    if branches.setdefault(name, branch) != branch:
         raise ValueError(f"two branches of one plan are named {name!r}")
-    branches[name] = {"workspace": entry["workspace"], "steps": entry["steps"]}
     dispatch.append({"when": guard, "branch": name})

@@ -31,18 +31,17 @@ def rank(
     modes: Sequence[heur_mode],
     recommend: Callable[[str], Sequence[Proposal]],
     backend: Mapping[heur_mode, Sequence[PlanConfig]],
-    delegate: PlanConfig | None = None,
 ) -> list[Entry]:
     """The plans of all modes in their order; of one that is there twice, the first place counts.
 
     A plan is identified by ``(engine_id, knobs)``, never by where a query put it.
 
     Args:
-        modes: A and B ask the family for ``"A"``, FALLBACK for ``"FALLBACK"``; OPENSOURCE is A
-            without the backend, then the delegating entry.
+        modes: A and B ask the family for ``"A"``, FALLBACK for ``"FALLBACK"``; OPENSOURCE asks for
+            ``"A"`` and puts the backend's block last, wherever the marker is.
         recommend: the family's heuristics for a kind; a family proposes nothing by ``[]``.
-        backend: the backend's plans, by the mode that found them.
-        delegate: the backend's entry that picks among engines it never lists.
+        backend: the backend's plans, by the mode that found them; of OPENSOURCE, the one that
+            delegates to engines that the backend never lists.
 
     Raises:
         ValueError: a marker is there twice; the fault is the family's.
@@ -53,12 +52,10 @@ def rank(
         markers = proposals.count(BACKEND)
         if markers > 1:
             raise ValueError(f"the heuristics place the backend {markers} times, want once")
-        if mode is heur_mode.OPENSOURCE:
-            block: Sequence[PlanConfig] = () if delegate is None else (delegate,)
-            proposals = [p for p in proposals if not isinstance(p, _Marker)] + [BACKEND]
-        else:
-            block = backend.get(mode, ())
-            proposals += [] if markers else [BACKEND]
+        if mode is heur_mode.OPENSOURCE and markers:
+            proposals.remove(BACKEND)
+        if BACKEND not in proposals:
+            proposals.append(BACKEND)
         for proposal in proposals:
-            ranked += block if isinstance(proposal, _Marker) else [proposal]
+            ranked += backend.get(mode, ()) if isinstance(proposal, _Marker) else [proposal]
     return list(dict.fromkeys(ranked))

@@ -227,12 +227,13 @@ Expr ExprPool::CompilePredicateAt(const Reader& source, const Scope& scope, int 
   }
   if (const Form* form = Find(kConnectives, head)) {
     std::vector<Reader> items = Arguments(source, head, form->arity);
-    Expr out = CompilePredicateAt(items[0], scope, depth + 1);
+    std::vector<Expr> parts;
+    for (const Reader& item : items) parts.push_back(CompilePredicateAt(item, scope, depth + 1));
+    Expr out = parts.back();
+    parts.pop_back();
     if (form->op == Op::kNot) return Add({Op::kNot, out});
-    for (size_t i = 1; i < items.size(); ++i) {
-      Expr next = CompilePredicateAt(items[i], scope, depth + 1);
-      out = Add({form->op, out, next});
-    }
+    // A chain to the right: the first part is at the top, and often decides.
+    for (; !parts.empty(); parts.pop_back()) out = Add({form->op, parts.back(), out});
     return out;
   }
   if (scope.extents_only && (head == "present" || head == "aligned")) {
@@ -327,6 +328,30 @@ bool ExprPool::Holds(Expr predicate, const Env& env) const {
       if (a <= 0) RefuseDivisor(a);
       return b % a == 0;
   }
+}
+
+Bounded ExprPool::SplitBounds(Expr predicate) const {
+  Bounded split;
+  split.rest = predicate;
+  while (split.rest >= 0) {
+    const Node& node = nodes_[split.rest];
+    const Node& part = node.op == Op::kAnd ? nodes_[node.a] : node;
+    if (part.op != Op::kLe) break;
+    const Node& a = nodes_[part.a];
+    const Node& b = nodes_[part.b];
+    bool above = a.op == Op::kConst && b.op == Op::kSymbol;
+    if (!above && !(a.op == Op::kSymbol && b.op == Op::kConst)) break;
+    int symbol = above ? b.a : a.a;
+    if (split.symbol >= 0 && symbol != split.symbol) break;
+    split.symbol = symbol;
+    if (above) {
+      split.within.low = std::max(split.within.low, a.value);
+    } else {
+      split.within.high = std::min(split.within.high, b.value);
+    }
+    split.rest = node.op == Op::kAnd ? node.b : -1;
+  }
+  return split;
 }
 
 bool ExprPool::AsMonomial(Expr expr, int64_t* coefficient, std::vector<int>* symbols) const {

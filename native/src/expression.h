@@ -85,6 +85,13 @@ struct Ranges {
 
 enum class Truth : uint8_t { kFalse, kTrue, kUnknown };
 
+// A conjunction whose leading parts bound one symbol by constants.
+struct Bounded {
+  int symbol = -1;  // -1 for none
+  Interval within;
+  Expr rest = -1;  // the other parts, -1 for none
+};
+
 // Names that an expression may use, and where their values are found.
 struct Scope {
   struct Operand {
@@ -131,6 +138,14 @@ class ExprPool {
     }
   }
   bool Holds(Expr predicate, const Env& env) const;
+  bool Holds(const Bounded& predicate, const Env& env) const {
+    if (predicate.symbol >= 0) {
+      int64_t value = env.symbols[predicate.symbol];
+      if (value < predicate.within.low || value > predicate.within.high) return false;
+    }
+    return predicate.rest < 0 || Holds(predicate.rest, env);
+  }
+  Bounded SplitBounds(Expr predicate) const;
 
   // The values that `expr` can take where its symbols lie in `ranges`.
   Interval Bound(Expr expr, const Ranges& ranges) const;

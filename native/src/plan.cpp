@@ -109,7 +109,7 @@ void Plan::RunChecks(const Frame& frame) const {
 void Plan::ChooseBranch(Frame* frame) const {
   Env env = frame->env();
   for (const Guard& guard : table_.dispatch) {
-    if (table_.pool.Holds(guard.when, env)) {
+    if (table_.pool.Holds(guard.split, env)) {
       frame->branch = guard.branch;
       return;
     }

@@ -453,7 +453,8 @@ void Parser::ParseDispatch(const Reader& source) {
   if (guards.empty()) source.Fail("got no guard, want at least one");
   for (const Reader& item : guards) {
     item.Fields({"when", "branch"});
-    Guard guard{table_.pool.CompilePredicate(item.Field("when"), full_), -1};
+    Guard guard{table_.pool.CompilePredicate(item.Field("when"), full_), -1, {}};
+    guard.split = table_.pool.SplitBounds(guard.when);
     const std::string& name = item.Field("branch").String();
     std::vector<std::string> names;
     for (size_t i = 0; i < table_.branches.size(); ++i) {

@@ -106,6 +106,7 @@ struct Branch {
 struct Guard {
   Expr when;
   int branch;
+  Bounded split;  // `when`, as calls ask it: most guards of a table of ranges end at a symbol
 };
 
 struct Table {

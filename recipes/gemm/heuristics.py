@@ -117,8 +117,11 @@ def _ranges(engine_id: int, facts: GemmFacts, sm_count: int) -> list[Ranges]:
         return []
     (name,) = facts.m.symbols
     symbol = facts.symbols[name]
-    ends = [end // facts.m.coef for end in RANGE_ENDS]
-    ends = [end for end in dict.fromkeys(ends) if symbol.min <= end < symbol.max] + [symbol.max]
+    step = symbol.multiple_of
+    ends = [end // facts.m.coef // step * step for end in RANGE_ENDS]
+    # A range of the value 0 alone would be a schedule for no rows.
+    ends = [end for end in dict.fromkeys(ends) if max(symbol.min, 1) <= end < symbol.max]
+    ends.append(symbol.max)
     parts: list[tuple[int, int, GemmConfig]] = []
     low = symbol.min
     for high in ends:
@@ -131,7 +134,7 @@ def _ranges(engine_id: int, facts: GemmFacts, sm_count: int) -> list[Ranges]:
     if len(parts) == 1:
         return []
     ranges = (
-        Range(((name, low, high),), (PlanConfig(engine_id, config),)) for low, high, config in parts
+        Range(((name, low, high),), PlanConfig(engine_id, config)) for low, high, config in parts
     )
     return [Ranges(tuple(ranges), why=f"the model's best for each of {len(ends)} ranges of {name}")]
 

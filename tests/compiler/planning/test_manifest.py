@@ -1,9 +1,13 @@
 import itertools
 import subprocess
 import sys
+from dataclasses import replace
 
+import op_graphs
 import pytest
+import standin as stand_ins
 
+from cudnn_aot.compiler.graph.ops.table import OPS
 from cudnn_aot.compiler.planning import manifest
 from cudnn_aot.compiler.planning.knobs import is_frontend_knob_type, knob_type, plan_name
 
@@ -47,6 +51,43 @@ def test_a_graph_that_names_two_families_belongs_to_none(monkeypatch):
     monkeypatch.setattr(manifest, "FAMILIES", (*manifest.FAMILIES, other))
     assert manifest.family_for(["conv_fprop", "relu"]) is other
     assert manifest.family_for(["conv_fprop", "matmul"]) is None
+
+
+def test_classification_is_a_partition_over_the_op_table():
+    """Every op anchors one family or none, and every anchor is an op."""
+    anchors = [op for family in manifest.FAMILIES for op in family.anchors]
+    assert len(set(anchors)) == len(anchors)
+    assert set(anchors) <= set(OPS)
+    for op in OPS:
+        family = manifest.family_for([op])
+        assert (family is not None) is (op in anchors)
+        assert family is None or op in family.anchors
+        graph = op_graphs.example(op_graphs.bare(op))
+        assert manifest.family_for(node.op for node in graph.nodes) == family
+
+
+def test_every_pair_of_ops_belongs_to_the_one_family_it_names(monkeypatch):
+    families = (*manifest.FAMILIES, stand_ins.FAMILY)
+    monkeypatch.setattr(manifest, "FAMILIES", families)
+    owner = {op: family for family in families for op in family.anchors}
+    for pair in itertools.combinations_with_replacement(OPS, 2):
+        named = {owner[op].name for op in pair if op in owner}
+        family = manifest.family_for(pair)
+        assert (family.name if family else None) == (named.pop() if len(named) == 1 else None)
+
+
+def test_classification_does_not_depend_on_machine_or_environment(monkeypatch):
+    before = {op: manifest.family_for([op]) for op in OPS}
+    monkeypatch.setenv(manifest.OPT_IN_VARIABLE, "no such engine")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr(sys, "platform", "elsewhere")
+    assert {op: manifest.family_for([op]) for op in OPS} == before
+
+
+def test_a_family_is_made_of_the_packages_that_its_hooks_are_in():
+    assert stand_ins.FAMILY.packages == ("standin",)
+    shared = replace(stand_ins.FAMILY, heuristics="gemm.heuristics:recommend", validator="")
+    assert shared.packages == ("gemm", "standin")
 
 
 def test_classifying_imports_no_recipe():

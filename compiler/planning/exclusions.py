@@ -1,0 +1,75 @@
+"""What a program has ruled out of a plan list: engines, notes, and too much workspace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from cudnn_aot.compiler.graph.enums import behavior_note, numerical_note
+from cudnn_aot.compiler.planning.engine import Engine
+from cudnn_aot.errors import UsageError
+
+Note: TypeAlias = behavior_note | numerical_note
+
+
+@dataclass(slots=True)
+class Exclusions:
+    """Rules that a plan falls under, or not; added to, never taken back."""
+
+    engines: set[str] = field(default_factory=set)
+    workspace_bytes: int | None = None
+    deselected: set[Note] = field(default_factory=set)
+    selected: set[Note] = field(default_factory=set)
+
+    def why_excluded(
+        self, engines: Sequence[Engine], workspace_bytes: Callable[[], int]
+    ) -> str | None:
+        """The rule that a plan of these engines falls under, in a sentence; None for none.
+
+        ``workspace_bytes`` is asked for what the plan may need only where that is limited.
+        """
+        for engine in engines:
+            if engine.name in self.engines:
+                return f"engine {engine.name} is deselected"
+        notes = notes_of(engines)
+        for note in _in_order(notes & self.deselected):
+            return f"{_kind(note)} {note.name} is deselected"
+        for note in _in_order(self.selected - notes):
+            return f"{_kind(note)} {note.name} is selected and it lacks that"
+        if self.workspace_bytes is not None:
+            needed = workspace_bytes()
+            if needed > self.workspace_bytes:
+                return f"it may need {needed} bytes of workspace, more than {self.workspace_bytes}"
+        return None
+
+
+def notes_of(engines: Iterable[Engine]) -> set[Note]:
+    """The notes of a plan of these engines."""
+    notes: set[Note] = set()
+    for engine in engines:
+        notes |= engine.behavior_notes
+        notes |= engine.numerical_notes
+    return notes
+
+
+def checked_notes(notes: Iterable[Note]) -> set[Note]:
+    """The notes as a set.
+
+    Raises:
+        UsageError: one is no note.
+    """
+    checked = set()
+    for note in notes:
+        if not isinstance(note, behavior_note | numerical_note):
+            raise UsageError(f"note: got {note!r}, want a behavior_note or a numerical_note")
+        checked.add(note)
+    return checked
+
+
+def _in_order(notes: Iterable[Note]) -> list[Note]:
+    return sorted(notes, key=lambda note: (_kind(note), note.value))
+
+
+def _kind(note: Note) -> str:
+    return "behavior note" if isinstance(note, behavior_note) else "numerical note"

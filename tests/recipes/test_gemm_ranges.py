@@ -1,0 +1,289 @@
+"""Schedules of a GEMM by ranges of a symbolic M, and every schedule of the domain."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import gemm_graphs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from table_model import declared
+
+from cudnn_aot import _native
+from cudnn_aot.compiler.planning.knobs import knob_type
+from cudnn_aot.compiler.planning.plan_list import PlanList
+from cudnn_aot.compiler.planning.ranges import Ranges, narrow_facts
+from cudnn_aot.compiler.target.target import load_target
+from cudnn_aot.errors import UsageError, cudnnGraphNotSupportedError
+from cudnn_aot.recipes.gemm.config import (
+    KNOBS,
+    MAX_SPLITS,
+    SM90_CLUSTERS,
+    SM90_TILES,
+    GemmConfig,
+)
+from cudnn_aot.recipes.gemm.heuristics import RANGE_ENDS, rank_sm90
+from cudnn_aot.recipes.gemm.kernels import sm90 as kernel
+from cudnn_aot.recipes.gemm.sm90 import GemmSm90Persistent
+
+H200 = load_target("h200")
+ENGINE = 20_000
+
+
+def listed(graph) -> PlanList:
+    return PlanList(graph, H200)
+
+
+def ranges_of(plans: PlanList) -> list[tuple[int, int, GemmConfig]]:
+    """Bounds and schedule of every range of the first plan; none where it has no ranges."""
+    entry = plans.entry(0)
+    if not isinstance(entry, Ranges):
+        return []
+    return [(*part.bounds[0][1:], part.plan.knobs) for part in entry.parts]
+
+
+def rows(name, low, high, **fields):
+    return {name: {"min": low, "max": high} | fields}
+
+
+# The M axis in terms of the symbol, its domain, N and K. M from 0 and from 1, with a coefficient,
+# of multiples only, within one tile, a domain of one value, and with K long enough to split.
+GRAPHS = {
+    "from-0": lambda: gemm_graphs.plain("g", "M", 4096, 4096, symbols=rows("M", 0, 8192)),
+    "from-1": lambda: gemm_graphs.chain("g", "M", 1000, 520, "gelu", symbols=rows("M", 1, 8192)),
+    "twice-S": lambda: gemm_graphs.plain("g", "2*S", 1024, 8192, symbols=rows("S", 0, 4096)),
+    "large-coefficient": lambda: gemm_graphs.plain(
+        "g", "128*S", 1024, 8192, symbols=rows("S", 0, 64)
+    ),
+    "multiples": lambda: gemm_graphs.plain(
+        "g", "M", 4096, 4096, symbols=rows("M", 0, 8192, multiple_of=48)
+    ),
+    "all-large": lambda: gemm_graphs.plain("g", "M", 512, 16384, symbols=rows("M", 900, 4096)),
+    "hint-inside": lambda: gemm_graphs.plain(
+        "g", "M", 4096, 4096, symbols=rows("M", 1, 8192, hint=100)
+    ),
+    "two-symbols": lambda: gemm_graphs.plain(
+        "g", "M", "N", 4096, symbols=rows("M", 1, 8192) | rows("N", 8, 8192, hint=4096)
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def plan_lists():
+    return {name: listed(make()) for name, make in GRAPHS.items()}
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_ranges_cover_the_domain_and_neighbours_differ(plan_lists, name):
+    plans = plan_lists[name]
+    (symbol,) = plans.facts.m.symbols
+    domain = plans.graph.symbols[symbol]
+    parts = ranges_of(plans)
+    assert len(parts) > 1
+    assert (parts[0][0], parts[-1][1]) == (domain.min, domain.max)
+    for (_, end, config), (start, _, next_config) in itertools.pairwise(parts):
+        assert start == end + 1 and config != next_config
+        assert end * plans.facts.m.coef <= max(RANGE_ENDS)
+    for low, high, _ in parts:  # each serves a legal number of rows, and not of no rows alone
+        legal = [v for v in range(max(low, 1), high + 1) if not v % domain.multiple_of]
+        assert legal
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_the_table_of_ranges_runs_what_each_ranges_own_table_runs(plan_lists, name):
+    plans = plan_lists[name]
+    entry = plans.entry(0)
+    merged = plans.lower(0)
+    engine = GemmSm90Persistent()
+    own = [
+        engine.lower(narrow_facts(plans.facts, part), part.plan.knobs, H200) for part in entry.parts
+    ]
+    native = _native.Plan(json.loads(json.dumps(merged.table)))
+    (symbol,) = plans.facts.m.symbols
+    domain = plans.graph.symbols[symbol]
+    out = max(operand["uid"] for operand in merged.table["operands"])
+    others = {other: plans.graph.symbols[other].planned for other in plans.graph.symbols}
+
+    @settings(max_examples=12, deadline=None)
+    @given(st.data())
+    def check(data):
+        part = data.draw(st.integers(0, len(entry.parts) - 1))
+        _, low, high = entry.parts[part].bounds[0]
+        value = data.draw(st.sampled_from([low, high]) | st.integers(low, high))
+        symbols = others | {symbol: value}
+        aside = {"address": (1 << 20) + 2}
+        changes = data.draw(
+            st.sampled_from([{}, {"u1": aside}, {f"u{out}": aside}, {"u2": {"address": 1 << 4}}])
+        )
+        call = declared(merged.table, symbols, **changes)
+        branch = call.branch(merged.table)
+        assert kernels_of(merged, branch) == kernels_of(own[part], call.branch(own[part].table))
+        taken = merged.table["branches"][branch]
+        want = own[part].table["branches"][call.branch(own[part].table)]
+        assert call.workspace_bytes(taken) == call.workspace_bytes(want)
+        assert [arguments(call, step) for step in taken["steps"]] == [
+            arguments(call, step) for step in want["steps"]
+        ]
+        if not value % domain.multiple_of:
+            # No device is asked: the workspace bound goes by symbols alone.
+            assert native.workspace_bytes(symbols) >= call.workspace_bytes(taken)
+
+    check()
+
+
+def kernels_of(lowered, branch):
+    steps = lowered.table["branches"][branch]["steps"]
+    return [lowered.kernels[step["kernel"]] for step in steps if step["step"] == "kernel"]
+
+
+def arguments(call, step):
+    """What a step does in a call, without the place of its kernel."""
+    if step["step"] != "kernel":
+        return step | {"bytes": call.value(step["bytes"])}
+    return [
+        arg
+        | {part: [call.value(e) for e in arg[part]] for part in ("dim", "stride") if part in arg}
+        for arg in step["args"]
+    ]
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_every_listed_plan_replays_to_itself(plan_lists, name):
+    plans = plan_lists[name]
+    before = len(plans)
+    names = [plans.name(index) for index in range(before)]
+    assert len(set(names)) == before
+    for index in range(before):
+        assert plans.append(*plans.engine_and_knobs(index)) == index
+    fresh = listed(GRAPHS[name]())
+    assert [fresh.name(index) for index in range(len(fresh))] == names
+
+
+def test_a_coefficient_is_counted_in_the_ends_of_ranges(plan_lists):
+    """Ranges end at rows of M, not at values of the symbol."""
+    by_rows = ranges_of(listed(gemm_graphs.plain("g", "M", 1024, 8192, symbols=rows("M", 0, 8192))))
+    by_two = ranges_of(plan_lists["twice-S"])
+    ends = [high for _, high, _ in by_rows if high >= 2]
+    assert ends == [2 * high for _, high, _ in by_two]
+
+
+def test_a_hint_decides_the_range_that_it_lies_in():
+    def best(hint):
+        fields = {} if hint is None else {"hint": hint}
+        plans = listed(gemm_graphs.plain("g", "M", 1024, 512, symbols=rows("M", 1, 8192, **fields)))
+        return plans.facts, {low: (high, config) for low, high, config in ranges_of(plans)}
+
+    _, without = best(None)
+    facts, with_hint = best(1500)
+    last = max(with_hint)
+    assert last <= 1500
+    assert facts.extents == {"batch": 1, "m": 1500, "n": 1024, "k": 512}
+    assert with_hint[last][1] == rank_sm90([facts.extents], H200.sm_count)[0]
+    assert with_hint[last][1] != without[max(without)][1]
+    below = {low: part for low, part in without.items() if part[0] <= 1024}
+    assert below and below.items() <= with_hint.items()  # the other ranges do not see it
+
+
+def test_one_schedule_for_the_whole_domain_is_one_plan():
+    for symbols in (rows("M", 1, 16), rows("M", 2000, 2000), rows("M", 0, 0)):
+        plans = listed(gemm_graphs.plain("g", "M", 64, 64, symbols=symbols))
+        assert ranges_of(plans) == []
+        plans.lower(0)
+    assert ranges_of(listed(gemm_graphs.plain("g", "M*M", 64, 64, symbols=rows("M", 1, 64)))) == []
+    constant = listed(gemm_graphs.plain("g", 64, 4096, 4096))
+    assert not any(isinstance(entry, Ranges) for entry in constant.entries)
+
+
+def test_rows_outside_the_domain_are_refused_by_name_and_range():
+    from cudnn_aot.errors import RefusedError
+
+    graph = gemm_graphs.plain("g", "2*S", 1024, 8192, symbols=rows("S", 3, 4096))
+    table = listed(graph).lower(0).table | {"device": "cpu"}
+    text = json.dumps(table).replace('["attr", "sm_count"]', "132")
+    plan = _native.Plan(json.loads(text), None)
+    bound = dict.fromkeys((o["uid"] for o in table["operands"]), 1 << 20)
+    assert plan.resolve(bound, workspace=1 << 20, symbols={"S": 3})["branch"]
+    for value in (0, 2, 4097, 2**31):
+        with pytest.raises(RefusedError, match=rf"symbol 'S': got {value}, want 3 to 4096"):
+            plan.resolve(bound, workspace=1 << 20, symbols={"S": value})
+
+
+# --- the domain of schedules ---------------------------------------------------------------------
+
+DOMAIN = [
+    GemmConfig(*tile, *cluster, splits)
+    for tile in SM90_TILES
+    for cluster in SM90_CLUSTERS
+    for splits in (1, 2, 7, MAX_SPLITS)
+]
+
+
+def test_the_domain_is_what_the_kernel_is_written_for():
+    assert {tile for tile in SM90_TILES} == set(kernel.TILES)
+    assert all(config.why_not() is None for config in DOMAIN)
+    assert len(set(DOMAIN)) == len(DOMAIN)
+
+
+@pytest.fixture(scope="module")
+def any_m() -> PlanList:
+    return listed(gemm_graphs.chain("g", "M", 512, 1024, "gelu", symbols=rows("M", 0, 4096)))
+
+
+@pytest.mark.parametrize("config", DOMAIN, ids=lambda c: f"{c.tile_m}x{c.tile_n}x{c.tile_k}"
+                         f"_{c.cluster_m}{c.cluster_n}_{c.splits}")  # fmt: skip
+def test_every_config_lowers_and_names_itself(any_m, config):
+    """A schedule changes kernels, steps and workspace; operands, checks and symbols never."""
+    index = any_m.append(ENGINE, config.to_public())
+    planned = any_m.lower(index)
+    assert planned.knobs == {knob.name: value for knob, value in config.to_public().items()}
+    plan = _native.Plan(json.loads(json.dumps(planned.table)))
+    assert plan.workspace_bytes(None) == any_m.workspace_bytes(index)
+    assert (plan.workspace_bytes(None) > 0) is (config.splits > 1)
+    (tma,) = [spec.params for spec in planned.kernels if "tile" in spec.params]
+    assert tuple(tma["tile"]) == (config.tile_m, config.tile_n, config.tile_k)
+    assert tuple(tma["cluster"]) == (config.cluster_m, config.cluster_n)
+    assert tma["split_k"] is (config.splits > 1)
+    base = any_m.lower(len(any_m.entries) - 1 if index == 0 else 0).table
+    for part in ("operands", "checks", "symbols", "device", "version"):
+        assert planned.table[part] == base[part]
+
+
+def test_the_number_of_splits_shares_a_kernel(any_m):
+    """It is an argument: plans that differ in it alone compile nothing twice."""
+    specs = {
+        splits: any_m.lower(any_m.append(ENGINE, GemmConfig(64, 128, 64, 1, 1, splits).to_public()))
+        for splits in (2, 7, 64)
+    }
+    assert len({planned.kernels for planned in specs.values()}) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"TILE_M": 96}, cudnnGraphNotSupportedError, "tile 96x128x64 is not one of 128x256x64"),
+        ({"TILEK": 32}, cudnnGraphNotSupportedError, "tile 64x128x32 is not one of"),
+        ({"TILE_CGA_M": 2, "TILE_CGA_N": 2}, cudnnGraphNotSupportedError, "cluster 2x2 is not"),
+        ({"SPLIT_K_SLC": 0}, cudnnGraphNotSupportedError, r"0 splits of K, want 1\.\.64"),
+        ({"SPLIT_K_SLC": 65}, cudnnGraphNotSupportedError, r"65 splits of K, want 1\.\.64"),
+        ({"STAGES": 4}, cudnnGraphNotSupportedError, "it has no knob STAGES"),
+        ({"TILE_N": None}, cudnnGraphNotSupportedError, "knob TILE_N is missing"),
+        ({"TILE_M": 64.0}, UsageError, "knob TILE_M: got 64.0, want an integer"),
+        ({"TILE_X": 1}, UsageError, "unknown knob 'TILE_X'"),
+    ],
+    ids=str,
+)
+def test_knobs_outside_the_domain_are_typed_errors(any_m, change, error, message):
+    knobs = {k.name: v for k, v in GemmConfig(64, 128, 64, 1, 1, 1).to_public().items()} | change
+    with pytest.raises(error, match=message):
+        any_m.append(ENGINE, {name: value for name, value in knobs.items() if value is not None})
+
+
+def test_every_knob_must_be_there():
+    complete = GemmConfig(64, 128, 64, 1, 1, 1).to_public()
+    assert tuple(complete) == KNOBS and GemmConfig.from_public(complete).to_public() == complete
+    for knob in KNOBS:
+        with pytest.raises(ValueError, match=f"knob {knob.name} is missing"):
+            GemmConfig.from_public({k: v for k, v in complete.items() if k is not knob})
+    assert knob_type.TILEK in complete
