@@ -174,6 +174,7 @@ class _Run:
         self._progress = progress
         self._specs: dict[str, KernelSpec] = {}
         self._entries: dict[str, KernelEntry] = {}
+        self._whole: dict[str, KernelResult] = {}
         self._notes: deque[str] = deque()
 
     def build(self, jobs: list[_Job]) -> tuple[list[GraphResult], KernelTotals]:
@@ -191,7 +192,7 @@ class _Run:
         try:
             job.plan_key = plan_key(job.source.graph, job.target, tuning=self._tuning)
             job.stored = stored_plan(
-                self._writer.reader, job.target.name, job.source.key, job.plan_key
+                self._writer.reader, job.target.name, job.source.key, job.plan_key, self._whole
             )
             if job.stored is not None:
                 job.status = Status.CACHED if job.stored.record else Status.DECLINED

@@ -23,9 +23,18 @@ class StoredPlan:
 
 
 def stored_plan(
-    reader: StoreReader, target: str, graph_key: str, plan_key: str
+    reader: StoreReader,
+    target: str,
+    graph_key: str,
+    plan_key: str,
+    known: dict[str, KernelResult] | None = None,
 ) -> StoredPlan | None:
-    """The stored plan of a graph if its plan key is equal and every byte it needs is whole."""
+    """The stored plan of a graph if its plan key is equal and every byte it needs is whole.
+
+    ``known`` has the kernels that this build found whole and current already, by kernel key; plans
+    share kernels, so each is read and hashed once per build.
+    """
+    known = {} if known is None else known
     try:
         pointer = reader.pointer(target, graph_key)
         if pointer["plan_key"] != plan_key:
@@ -36,21 +45,27 @@ def stored_plan(
         found: list[tuple[dict[str, Any], tuple[KernelResult, ...]]] = []
         for digest in pointer["records"]:
             record = json.loads(reader.blob(digest))
-            found.append((record, tuple(_kernel(reader, item) for item in record["kernels"])))
+            kernels = tuple(_kernel(reader, item, known) for item in record["kernels"])
+            found.append((record, kernels))
         return StoredPlan(found[0][0], found[0][1])
     except (StoreError, KeyError, IndexError, TypeError, ValueError):
         return None
 
 
-def _kernel(reader: StoreReader, item: dict[str, Any]) -> KernelResult:
+def _kernel(
+    reader: StoreReader, item: dict[str, Any], known: dict[str, KernelResult]
+) -> KernelResult:
     """A kernel of a plan record, once the store's own record of it says the same."""
+    whole = known.get(item["key"])
+    if whole is not None and (whole.blob_digest, whole.symbol) == (item["blob"], item["symbol"]):
+        return whole
     stored = reader.kernel(item["key"])
     if not is_current(stored["spec"]):
         raise ValueError("the kernel's sources or tools have changed since")
     if (stored["blob"]["sha256"], stored["symbol"]) != (item["blob"], item["symbol"]):
         raise ValueError("the plan record and the kernel record name different blobs")
     reader.blob(item["blob"])
-    return KernelResult(
+    whole = known[item["key"]] = KernelResult(
         key=item["key"],
         symbol=item["symbol"],
         object_digest=item["object"],
@@ -59,3 +74,4 @@ def _kernel(reader: StoreReader, item: dict[str, Any]) -> KernelResult:
         compiled=False,
         seconds=0.0,
     )
+    return whole

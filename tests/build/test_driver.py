@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from cli_process import linear_graph, run_cli, tree_digest, write_graph
 
-from cudnn_aot.cache import spec
+from cudnn_aot.cache import layout, spec
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.compiler.build import driver
 from cudnn_aot.compiler.build.progress import Event, Stage
@@ -268,3 +268,30 @@ def test_a_changed_tuning_file_plans_again_the_graphs_it_speaks_of(
         "up": Status.BUILT,
         "down": Status.CACHED,
     }
+
+
+def test_a_kernel_that_graphs_share_is_checked_once_per_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Extents are arguments of a kernel, so these two graphs have one."""
+    files = [write_graph(tmp_path, linear_graph(f"n{n}", n)) for n in (64, 72)]
+    store = tmp_path / "store"
+    built = build_cpu(files, store)
+    (blob,) = {kernel.blob_digest for result in built.graphs for kernel in result.kernels}
+    read: list[str] = []
+    real = StoreReader.blob
+
+    def note(self: StoreReader, digest: str) -> bytes:
+        read.append(digest)
+        return real(self, digest)
+
+    monkeypatch.setattr(StoreReader, "blob", note)
+    again = build_cpu(files, store)
+    assert {result.status for result in again.graphs} == {Status.CACHED}
+    assert read.count(blob) == 1
+    path = store / layout.blob_path(blob)
+    path.chmod(0o644)
+    path.write_bytes(b"other bytes")
+    mended = build_cpu(files, store)
+    assert {result.status for result in mended.graphs} == {Status.BUILT}
+    assert mended.kernels.compiled == 1 and StoreReader(store).verify() == []
