@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from cudnn_aot.compiler.formats.json_reader import Value
@@ -71,7 +72,7 @@ def is_writable(row: Attr) -> bool:
 
 def read_attributes(spec: Op, value: Value) -> dict[str, Any]:
     """The attributes of a node by name, each checked against its row."""
-    rows = {row.name: row for row in spec.attrs}
+    rows = spec.attr_rows
     return {
         name: read_attribute(rows[name], member) for name, member in value.fields((), rows).items()
     }
@@ -99,6 +100,7 @@ def attribute_schema(row: Attr) -> dict[str, Any]:
     return schema
 
 
+@cache
 def _names(row: Attr) -> tuple[Any, ...]:
     """The values that the attribute takes, if it takes only a few."""
     return tuple(plain(choice) for choice in row.choices) or row.type.members

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from cudnn_aot.compiler.formats.attributes import read_attributes
@@ -20,7 +20,8 @@ from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.graph.infer import default_data_type, default_dim
 from cudnn_aot.compiler.graph.node import Node
 from cudnn_aot.compiler.graph.ops.table import OPS, closest
-from cudnn_aot.compiler.graph.tensor import Tensor
+from cudnn_aot.compiler.graph.tensor import NORMAL_FORMS, Tensor
+from cudnn_aot.errors import InvalidGraphError
 
 VERSION = 1
 MARKER = "cudnn_aot_graph"
@@ -57,17 +58,22 @@ def read(root: Value, name: str = "") -> Graph:
         )
     ragged: list[tuple[Tensor, Value]] = []
     for value in top["tensors"].items():
-        with value.locate():
+        try:
             _read_tensor(graph, value, ragged)
+        except InvalidGraphError as error:
+            value.blame(error)
+            raise
     for tensor, offset in ragged:
         with offset.locate():
             tensor.ragged_offset = graph.tensors[_uid(offset, graph.tensors)]
-    uids = frozenset(graph.tensors)
-    produced: dict[int, Value] = {}
-    pending = [_NodeRecord(value, uids, produced) for value in top["nodes"].items()]
+    produced: dict[Tensor, Value] = {}
+    pending = [_NodeRecord(value, graph.tensors, produced) for value in top["nodes"].items()]
     for record in _in_order(pending):
-        with record.value.locate():
+        try:
             record.build(graph)
+        except InvalidGraphError as error:
+            record.value.blame(error)
+            raise
     graph.validate()
     return graph
 
@@ -106,13 +112,21 @@ def _uid(value: Value, known: Collection[int] | None = None) -> int:
 
 
 def _read_tensor(graph: Graph, value: Value, ragged: list[tuple[Tensor, Value]]) -> None:
-    fields = value.fields(("uid",), _TENSOR)
-
-    given = {name: _TENSOR[name](member) for name, member in fields.items()}
-    offset = given.pop("ragged_offset", None)
+    given = {}
+    member = Value(None, value)  # one for all fields: it moves along
+    for name, raw in value.raw_fields(("uid",), _TENSOR).items():
+        member.key, member.raw = name, raw
+        given[name] = _TENSOR[name](member)
+    is_ragged = given.pop("ragged_offset", False)
     tensor = graph.declare(given, given.pop("uid"))
-    if offset is not None:
-        ragged.append((tensor, offset))
+    if is_ragged:
+        ragged.append((tensor, value.at("ragged_offset")))
+
+
+def _checked(field: str, read: Callable[[Value], Any]) -> Callable[[Value], Any]:
+    """`read`, then what a tensor itself asks of the field."""
+    normal_form = NORMAL_FORMS[field]
+    return lambda value: normal_form(read(value))
 
 
 # How each field of a tensor is read; all but the uid may be left out.
@@ -125,12 +139,12 @@ _TENSOR: dict[str, Callable[[Value], Any]] = {
     "is_virtual": Value.boolean,
     "is_optional": Value.boolean,
     "is_pass_by_value": Value.boolean,
-    "pass_by_value": Value.number,
+    "pass_by_value": _checked("pass_by_value", Value.number),
     "scalar_type": lambda value: value.member(scalar_type),
-    "ragged_offset": lambda value: value,  # once every tensor is there
-    "ragged_offset_multiplier": Value.integer,
+    "ragged_offset": lambda value: True,  # read once every tensor is there
+    "ragged_offset_multiplier": _checked("ragged_offset_multiplier", Value.integer),
     "reordering_type": lambda value: value.member(tensor_reordering),
-    "alignment_value": Value.integer,
+    "alignment_value": _checked("alignment_value", Value.integer),
 }
 TENSOR_FIELDS = tuple(name for name in _TENSOR if name != "uid")
 
@@ -138,43 +152,55 @@ TENSOR_FIELDS = tuple(name for name in _TENSOR if name != "uid")
 class _NodeRecord:
     """A node of the file whose ports are checked, not yet added to the graph."""
 
-    def __init__(self, value: Value, uids: frozenset[int], produced: dict[int, Value]) -> None:
-        fields = value.fields(("op", "inputs", "outputs"), NODE_FIELDS)
+    __slots__ = ("value", "spec", "name", "compute", "attrs", "inputs", "outputs")
+
+    def __init__(
+        self, value: Value, tensors: Mapping[int, Tensor], produced: dict[Tensor, Value]
+    ) -> None:
+        fields = value.raw_fields(("op", "inputs", "outputs"), NODE_FIELDS)
         self.value = value
-        self.uids = uids
-        op = fields["op"].text()
-        spec = OPS.get(op)
+        op = fields["op"]
+        spec = OPS.get(op) if type(op) is str else None
         if spec is None:
-            fields["op"].fail(f"unknown op {op!r} ({closest(op)})")
+            op = value.at("op").text()
+            value.at("op").fail(f"unknown op {op!r} ({closest(op)})")
         self.spec = spec
-        self.name = fields["name"].text() if "name" in fields else ""
+        self.name = value.at("name").text() if "name" in fields else ""
         self.compute = (
-            fields["compute_data_type"].member(data_type, _UNSET)
+            value.at("compute_data_type").member(data_type, _UNSET)
             if "compute_data_type" in fields
             else None
         )
-        self.attrs = read_attributes(spec, fields["attrs"]) if "attrs" in fields else {}
-        self.inputs = self._ports(fields["inputs"])
-        self.outputs = self._ports(fields["outputs"])
-        for port, uid in self.outputs.items():
-            if uid in produced:
-                first = produced[uid].path
-                fields["outputs"].at(port).fail(f"uid {uid} is already produced at {first}")
-            produced[uid] = value
+        self.attrs = read_attributes(spec, value.at("attrs")) if "attrs" in fields else {}
+        self.inputs = self._ports("inputs", tensors)
+        self.outputs = self._ports("outputs", tensors)
+        for port, tensor in self.outputs.items():
+            if tensor in produced:
+                first = produced[tensor].path
+                value.at("outputs").at(port).fail(
+                    f"uid {tensor.uid} is already produced at {first}"
+                )
+            produced[tensor] = value
 
-    def _ports(self, value: Value) -> dict[str, int]:
-        raw = value.raw
-        if type(raw) is dict and all([type(e) is int and e in self.uids for e in raw.values()]):
-            return raw
-        return {port: _uid(member, self.uids) for port, member in value.object().items()}
+    def _ports(self, field: str, tensors: Mapping[int, Tensor]) -> dict[str, Tensor]:
+        """The tensors of the file on the ports of `field`."""
+        raw = self.value.raw[field]
+        if type(raw) is dict:
+            found = {}
+            for port, uid in raw.items():
+                if type(uid) is int and uid in tensors:
+                    found[port] = tensors[uid]
+            if len(found) == len(raw):
+                return found
+        members = self.value.at(field).object()
+        return {port: tensors[_uid(member, tensors)] for port, member in members.items()}
 
     def build(self, graph: Graph) -> None:
-        tensors = graph.tensors
         graph.add_node(
             self.spec,
-            {port: tensors[uid] for port, uid in self.inputs.items()},
+            self.inputs,
             self.attrs,
-            outputs={port: tensors[uid] for port, uid in self.outputs.items()},
+            outputs=self.outputs,
             compute_data_type=self.compute,
             name=self.name,
         )
@@ -183,9 +209,15 @@ class _NodeRecord:
 def _in_order(records: list[_NodeRecord]) -> list[_NodeRecord]:
     """`records` with every node after those it reads from, else in file order."""
     producer = {
-        uid: place for place, record in enumerate(records) for uid in record.outputs.values()
+        tensor: place for place, record in enumerate(records) for tensor in record.outputs.values()
     }
-    needs = [{producer[u] for u in r.inputs.values() if u in producer} for r in records]
+    if all(
+        producer.get(tensor, -1) < place
+        for place, record in enumerate(records)
+        for tensor in record.inputs.values()
+    ):
+        return records  # as files mostly are
+    needs = [{producer[t] for t in r.inputs.values() if t in producer} for r in records]
     readers: list[list[int]] = [[] for _ in records]
     for place, needed in enumerate(needs):
         for other in needed:

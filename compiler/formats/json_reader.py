@@ -25,7 +25,9 @@ MAX_ITEMS = 100_000  # of a list, members of an object
 _E = TypeVar("_E", bound=enum.Enum)
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
-_LONG_NUMBER = re.compile(r"[0-9]{20}")  # most files have none, and Python's own int is faster
+# Python's own int is faster than `_integer`, and most files have no run of so many digits.
+_ANY_DIGIT_IS_0 = bytes.maketrans(b"123456789", b"000000000")
+_LONG_NUMBER = b"0" * 20
 
 
 class _Twice(dict[str, Any]):
@@ -55,7 +57,7 @@ def parse(data: bytes) -> Value:
         value = json.loads(
             text,
             object_pairs_hook=_object,
-            parse_int=_integer if _LONG_NUMBER.search(text) else None,
+            parse_int=_integer if _LONG_NUMBER in data.translate(_ANY_DIGIT_IS_0) else None,
             parse_float=_real,
             parse_constant=_Odd,
         )
@@ -100,19 +102,19 @@ class Value:
     place itself.
     """
 
-    __slots__ = ("raw", "_parent", "_key")
+    __slots__ = ("raw", "_parent", "key")
 
     def __init__(self, raw: Any, parent: Value | None = None, key: str | int = "$") -> None:
         self.raw = raw
         self._parent = parent
-        self._key = key
+        self.key = key
 
     @property
     def path(self) -> str:
         """The JSON path, ``$.tensors[2].uid``; made when it is asked for."""
         if self._parent is None:
-            return str(self._key)
-        key = self._key
+            return str(self.key)
+        key = self.key
         if isinstance(key, int):
             return f"{self._parent.path}[{key}]"
         return self._parent.path + (f".{key}" if _WORD.match(key) else f"[{json.dumps(key)}]")
@@ -130,7 +132,15 @@ class Value:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
-        if isinstance(error, InvalidGraphError) and not str(error).startswith("$"):
+        if isinstance(error, InvalidGraphError):
+            self.blame(error)
+
+    def blame(self, error: InvalidGraphError) -> None:
+        """Raise `error` again with this value's path, unless it names a place itself.
+
+        For loops over many values, where a ``with`` for each would take a good part of the time.
+        """
+        if not str(error).startswith("$"):
             raise InvalidGraphError(f"{self.path}: {error}") from None
 
     def want(self, what: str) -> NoReturn:
@@ -163,17 +173,24 @@ class Value:
             if isinstance(raw, _Twice):
                 self.fail(f"key {raw.duplicate!r} is given twice")
             self.want("an object")
-        self._bounded(len(raw))
+        if len(raw) > MAX_ITEMS:
+            self.fail(f"got {len(raw)} items, want at most {MAX_ITEMS}")
         return raw
 
     def fields(self, required: Collection[str], optional: Collection[str] = ()) -> dict[str, Value]:
         """The members of an object that has every required field and no unknown one."""
-        members: dict[str, Value] = {}
-        for name, item in self._members().items():
-            if name not in optional and name not in required:
+        raw = self.raw_fields(required, optional)
+        return {name: Value(item, self, name) for name, item in raw.items()}
+
+    def raw_fields(
+        self, required: Collection[str], optional: Collection[str] = ()
+    ) -> dict[str, Any]:
+        """The same without a `Value` for each, which `at` makes of those that need one."""
+        members = self._members()
+        for name in members:
+            if name not in required and name not in optional:
                 known = ", ".join(dict.fromkeys((*required, *optional)))
                 self.at(name).fail(f"unknown field (known: {known})")
-            members[name] = Value(item, self, name)
         for name in required:
             if name not in members:
                 self.fail(f"field {name!r} is missing")
@@ -183,12 +200,9 @@ class Value:
         """The items of a list."""
         if not isinstance(self.raw, list):
             self.want("a list")
-        self._bounded(len(self.raw))
+        if len(self.raw) > MAX_ITEMS:
+            self.fail(f"got {len(self.raw)} items, want at most {MAX_ITEMS}")
         return (Value(item, self, index) for index, item in enumerate(self.raw))
-
-    def _bounded(self, count: int) -> None:
-        if count > MAX_ITEMS:
-            self.fail(f"got {count} items, want at most {MAX_ITEMS}")
 
     def integer(self) -> int:
         """An integer of at most 64 bits."""
@@ -209,10 +223,11 @@ class Value:
             self.want("text")
         if len(self.raw) > MAX_TEXT:
             self.fail(f"got text of {len(self.raw)} characters, want at most {MAX_TEXT}")
-        try:
-            self.raw.encode()
-        except UnicodeEncodeError:
-            self.want("text without half of a surrogate pair")
+        if not self.raw.isascii():
+            try:
+                self.raw.encode()
+            except UnicodeEncodeError:
+                self.want("text without half of a surrogate pair")
         return self.raw
 
     def boolean(self) -> bool:

@@ -4,7 +4,8 @@ Takes the graph part alone, the blob's JSON header, or a whole blob, of which th
 ignored. uids, names and types are kept as they are. Pointwise ports ``IN_0`` ... become the ports
 of the op; the counts of list arguments (``_n_inputs``, ``_dropout_n``) are dropped, since the ports
 say them. Values are plain, or ``{"$enum": type, "name": member}``, ``{"$tensor": uid}``,
-``{"$tuple": [...]}``.
+``{"$tuple": [...]}``; a slice, which ``serialize`` refuses, is the recorder's
+``{"$slice": [start, stop, step]}``.
 
 A result's strides and a scalar's extents count where the caller set them: what the frontend fills
 in before it lowers a graph is provisional, and inference gives what lowering does. A graph with
@@ -252,7 +253,7 @@ def _member(value: Value) -> Value:
 
 
 def _plain(value: Value, depth: int = 0) -> Any:
-    """A plain value, the name of an enum member, or a list or tuple of such values."""
+    """A plain value, the name of an enum member, or a list, tuple or slice of such values."""
     raw = value.raw
     if depth > _MAX_DEPTH:
         value.fail(f"nested deeper than {_MAX_DEPTH} lists")
@@ -261,7 +262,8 @@ def _plain(value: Value, depth: int = 0) -> Any:
             return _member(value).text()
         if "$tensor" in raw or "$dict" in raw:
             value.want("a number, text, an enum member or a list of them")
-        value = value.fields(("$tuple",))["$tuple"]
+        word = "$slice" if "$slice" in raw else "$tuple"
+        value = value.fields((word,))[word]
         raw = value.raw
     if isinstance(raw, list):
         return tuple(_plain(item, depth + 1) for item in value.items())

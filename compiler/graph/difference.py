@@ -54,10 +54,10 @@ def differences(graph: Graph, other: Graph) -> list[Difference]:
             )
     found["symbols"] += _symbol_differences(graph, other)
     for place, node in ours.nodes.items():
-        twins = theirs.nodes[place].attrs
+        twins = theirs.nodes[place].view.said
         found["scalars"] += [
-            Difference(f"{name} of node {node.name!r}", str(value), str(twins[name]))
-            for name, value in node.attrs.items()
+            Difference(f"{name} of node {node.name!r}", str(value), str(twins.get(name)))
+            for name, value in node.view.said.items()
             if value != twins.get(name)
         ]
     return [difference for kind in found.values() for difference in kind]
@@ -132,7 +132,7 @@ def _settings(graph: Graph) -> Iterable[tuple[str, str]]:
         compute = node.compute_data_type
         attrs = [
             f"{name}={plain(value) if node.spec.attr(name).is_baked else 'given'}"
-            for name, value in node.attrs.items()
+            for name, value in node.view.said.items()
         ]
         given = [f"compute_data_type={None if compute is None else compute.name}", *sorted(attrs)]
         yield node.op, ", ".join(given)

@@ -57,7 +57,18 @@ def markdown() -> str:
         parts.append("\n| op | inputs | attributes | outputs |\n|---|---|---|---|\n")
         parts += [f"{_line(row)}\n" for row in rows]
         parts += _rules(rows)
+        parts += _spellings(rows)
     return "".join(parts)
+
+
+def _spellings(rows: tuple[Op, ...]) -> list[str]:
+    """In which of several attributes the key says a thing, and which ops have them."""
+    users: dict[str, list[str]] = {}
+    for row in rows:
+        for spelling in row.spellings:
+            users.setdefault(spelling.text, []).append(row.name)
+    lines = [f"| {text} | {_ops(names, rows)} |\n" for text, names in users.items()]
+    return ["\n| one spelling in the key | ops |\n|---|---|\n", *lines] if lines else []
 
 
 def _rules(rows: tuple[Op, ...]) -> list[str]:

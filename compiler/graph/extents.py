@@ -168,6 +168,8 @@ def mul(*extents: Extent) -> Extent:
     """The product."""
     if len(extents) == 2:  # mostly: a step and the next extent
         a, b = extents
+        if isinstance(a, int):
+            a, b = b, a
         if isinstance(b, int):
             if isinstance(a, int):
                 return a * b
@@ -221,14 +223,14 @@ def format_extents(extents: Sequence[Extent]) -> str:
 
 def row_major(dim: Sequence[Extent]) -> tuple[Extent, ...]:
     """Strides of a dense row-major tensor; a zero extent counts as one, as torch and numpy do."""
-    strides: list[Extent] = []
     step: Extent = 1
-    for extent in reversed(dim):
-        strides.append(step)
+    strides = [step] if dim else []
+    for extent in reversed(dim[1:]):
         if type(step) is int and type(extent) is int:
             step *= extent or 1
         else:
-            step = mul(step, extent if extent != 0 else 1)
+            step = mul(step, extent or 1)
+        strides.append(step)
     strides.reverse()
     return tuple(strides)
 
@@ -248,7 +250,10 @@ def broadcast(a: Sequence[Extent], b: Sequence[Extent]) -> tuple[Extent, ...] | 
     right = (1,) * (rank - len(b)) + tuple(b)
     merged: list[Extent] = []
     for x, y in zip(left, right, strict=True):
-        if x != y and x != 1 and y != 1:
+        if y == 1 or x == y:
+            merged.append(x)
+        elif x == 1:
+            merged.append(y)
+        else:
             return None
-        merged.append(y if x == 1 else x)
     return tuple(merged)

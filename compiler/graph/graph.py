@@ -21,7 +21,7 @@ from cudnn_aot.compiler.graph.infer import infer_inputs, infer_nodes
 from cudnn_aot.compiler.graph.node import Node
 from cudnn_aot.compiler.graph.op import NodeView, Op
 from cudnn_aot.compiler.graph.ops.table import op_row
-from cudnn_aot.compiler.graph.tensor import Tensor, fill
+from cudnn_aot.compiler.graph.tensor import NORMAL_FORMS, Tensor, fill
 from cudnn_aot.compiler.graph.validate import (
     check_layouts,
     check_rules,
@@ -41,6 +41,7 @@ class Stage(enum.IntEnum):
     PLANNED = 3
 
 
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 _OPEN, _VALID = Stage.OPEN, Stage.VALID  # looked up at every step of building
 
 
@@ -108,8 +109,8 @@ class Graph(metaclass=Builders):
         self._tensors: dict[int, Tensor] = {}
         self._by_uid: Mapping[int, Tensor] | None = None  # until a tensor or uid changes
         self._nodes: list[Node] = []
-        self._producers: dict[int, Node] = {}  # by id of the tensor, which the graph keeps alive
-        self._read: set[int] = set()
+        self._producers: dict[Tensor, Node] = {}
+        self._read: set[Tensor] = set()
         self._bound: dict[int, Any] = {}  # by id of the tensor
         self._node_count: dict[str, int] = {}
         self._next_uid = 1
@@ -174,7 +175,7 @@ class Graph(metaclass=Builders):
 
     def producer(self, tensor: Tensor) -> Node | None:
         """The node whose result `tensor` is, or None for a graph input."""
-        return self._producers.get(id(tensor))
+        return self._producers.get(tensor)
 
     def inputs(self) -> tuple[Tensor, ...]:
         """Non-virtual tensors that no node produces, by ascending uid.
@@ -182,16 +183,16 @@ class Graph(metaclass=Builders):
         Pass-by-value tensors and ragged offsets are among them.
         """
         made = self._producers
-        return tuple([t for t in self.tensors.values() if not t.is_virtual and id(t) not in made])
+        return tuple([t for t in self.tensors.values() if not t.is_virtual and t not in made])
 
     def outputs(self) -> tuple[Tensor, ...]:
         """Non-virtual results, by ascending uid."""
         made = self._producers
-        return tuple([t for t in self.tensors.values() if not t.is_virtual and id(t) in made])
+        return tuple([t for t in self.tensors.values() if not t.is_virtual and t in made])
 
     def is_discarded(self, tensor: Tensor) -> bool:
         """Whether `tensor` is a result that nobody asked for: virtual, and read by no node."""
-        return tensor.is_virtual and id(tensor) in self._producers and id(tensor) not in self._read
+        return tensor.is_virtual and tensor in self._producers and tensor not in self._read
 
     def uids(self) -> dict[str, int]:
         """uid by name of the non-virtual tensors that a name tells apart."""
@@ -280,34 +281,41 @@ class Graph(metaclass=Builders):
 
         Extents and strides are integers, or text such as ``"4096*M"`` over the graph's symbols.
         """
-        fields: dict[str, Any] = {"dim": dim}
+        fields: dict[str, Any] = {"dim": NORMAL_FORMS["dim"](dim)}
         for field, value, default in (
             ("stride", stride, None),
             ("data_type", data_type, None),
             ("is_virtual", is_virtual, False),
             ("is_pass_by_value", is_pass_by_value, False),
-            ("ragged_offset", ragged_offset, None),
             ("reordering_type", reordering_type, None),
             ("name", name, ""),
             ("ragged_offset_multiplier", ragged_offset_multiplier, 1),
             ("alignment_value", alignment_value, 1),
         ):
             if value is not default:
-                fields[field] = value
+                fields[field] = NORMAL_FORMS[field](value)
         # -1 is how the cuDNN frontend spells a uid that is not set
-        tensor = self.declare(fields, None if uid == -1 else uid)
+        tensor = self.declare(fields, None if uid == -1 else uid, ragged_offset)
         if tensor.data_type is None:  # what inference will find, unless it is set until then
             context = self._context
             inferred = context.intermediate_data_type if is_virtual else context.io_data_type
             tensor.__dict__["data_type"] = inferred
         return tensor
 
-    def declare(self, fields: Mapping[str, Any], uid: int | None = None) -> Tensor:
-        """Declare a tensor by its fields (see `Tensor`); for readers of files and for builders."""
-        self._check_open("add a tensor")
-        tensor = Tensor(self, -1, fields)
-        self._by_uid = None
+    def declare(
+        self, fields: Mapping[str, Any], uid: int | None = None, ragged_offset: Any = None
+    ) -> Tensor:
+        """Declare a tensor by its other fields (see `Tensor`), which are in their normal forms.
+
+        For readers of files and for builders.
+        """
+        if self._stage is not _OPEN:
+            self._check_open("add a tensor")
+        tensor = Tensor(self, fields)
+        if ragged_offset is not None:
+            tensor._write("ragged_offset", ragged_offset)
         if uid is None:
+            self._by_uid = None
             uid = self._take_uid()
             tensor.__dict__["uid"] = uid
             self._tensors[uid] = tensor
@@ -373,7 +381,8 @@ class Graph(metaclass=Builders):
             results: with made outputs, the tensors for the ports that the caller declares
                 (``rng_dump``, ``score_max``, ...).
         """
-        self._check_open("add a node")
+        if self._stage is not _OPEN:
+            self._check_open("add a node")
         spec = op_row(op) if isinstance(op, str) else op
         if not name:
             count = self._node_count.get(spec.name, 0)
@@ -387,8 +396,8 @@ class Graph(metaclass=Builders):
         node = Node(self, view, compute)
         self._nodes.append(node)
         for tensor in view.outputs.values():
-            self._producers[id(tensor)] = node
-        self._read.update(map(id, view.inputs.values()))
+            self._producers[tensor] = node
+        self._read.update(view.inputs.values())
         return node
 
     def _wire(
@@ -401,19 +410,20 @@ class Graph(metaclass=Builders):
         results: Mapping[str, Tensor],
     ) -> NodeView:
         """Check a new node's attributes and ports; make its outputs unless they are given."""
-        given = spec.given_attrs(attrs) if attrs or spec.required_attrs else {}
+        given = _NOTHING
+        if attrs or spec.required_attrs:
+            given = MappingProxyType(spec.given_attrs(attrs))
         wired = wire_inputs(self, spec, name, inputs, given)
-        view = NodeView(self, spec, name, MappingProxyType(wired), {}, MappingProxyType(given))
+        view = NodeView(self, spec, name, MappingProxyType(wired), _NOTHING, given)
         ports = spec.existing(view)
         is_made = outputs is None
         written = wire_results(self, spec, name, ports, outputs or results, is_made)
-        read = set(map(id, wired.values()))
-        if len(written) > len(set(map(id, written.values()))):
+        if len(written) > 1 and len(set(written.values())) < len(written):
             raise InvalidGraphError("one tensor is on two of the ports that the node writes")
         for port, tensor in written.items():
-            if id(tensor) in self._producers:
+            if tensor in self._producers:
                 raise InvalidGraphError(f"port {port}: {tensor} is already produced")
-            if id(tensor) in self._read or id(tensor) in read:
+            if tensor in self._read or tensor in wired.values():
                 raise InvalidGraphError(f"port {port}: {tensor} is already read")
             if not tensor.name:
                 tensor.__dict__["name"] = f"{name}::{spec.suffix(port)}"
@@ -448,7 +458,7 @@ class Graph(metaclass=Builders):
         infer_inputs(self)
         check_layouts(self, self.inputs())
         infer_nodes(self)
-        check_layouts(self, [t for t in self.tensors.values() if id(t) in self._producers])
+        check_layouts(self, [t for t in self.tensors.values() if t in self._producers])
         check_symbols(self)
         check_rules(self)
         self._stage = Stage.VALID
@@ -550,9 +560,10 @@ class Graph(metaclass=Builders):
             del self._tensors[uid]
             fill(holder, uid=self._take_uid())  # above every uid given so far
             self._tensors[holder.uid] = holder
-        if self._tensors.get(tensor.uid) is tensor:
-            del self._tensors[tensor.uid]
-        fill(tensor, uid=uid, uid_assigned=True)
+        state = tensor.__dict__
+        if "uid" in state:  # a tensor that is being declared has none
+            del self._tensors[state["uid"]]
+        state["uid"], state["uid_assigned"] = uid, True
         self._tensors[uid] = tensor
 
 

@@ -32,18 +32,20 @@ def infer_inputs(graph: Graph) -> None:
 
 def infer_nodes(graph: Graph) -> None:
     """Complete every node, and its results from its operands."""
+    compute = graph.compute_data_type
     for node in graph.nodes:
-        outputs = node.outputs
-        if not node.compute_data_type_assigned and node.spec.has_compute_data_type:
-            if graph.compute_data_type is None:
+        spec, outputs = node.spec, node.outputs
+        if not node.compute_data_type_assigned and spec.has_compute_data_type:
+            if compute is None:
                 raise InvalidGraphError(
                     f"{node} has no compute_data_type: set it, or the graph's compute_data_type"
                 )
-            node._compute = graph.compute_data_type
-        for output in node.spec.outputs:
-            if output.name in outputs:
-                _infer_output(graph, node, output, outputs[output.name])
-        for port in node.spec.declared:
+            node._compute = compute
+        for output in spec.outputs:
+            tensor = outputs.get(output.name)
+            if tensor is not None:
+                _infer_output(graph, node, output, tensor)
+        for port in spec.declared:
             if port in outputs:
                 tensor = outputs[port]
                 if not tensor.dim:
@@ -53,11 +55,11 @@ def infer_nodes(graph: Graph) -> None:
 
 
 def _infer_output(graph: Graph, node: Node, output: Output, tensor: Tensor) -> None:
+    view, state = node.view, tensor.__dict__
     try:
-        shape = output.shape.rule(node.view)
+        shape = output.shape.rule(view)
     except InvalidGraphError as error:
         raise InvalidGraphError(f"{node}: {error}") from None
-    state = tensor.__dict__
     if not tensor.dim and shape is not None:
         state["dim"] = shape
     elif shape is not None and output.shape.is_exact and tensor.dim != shape:
@@ -65,9 +67,7 @@ def _infer_output(graph: Graph, node: Node, output: Output, tensor: Tensor) -> N
             f"{node}: port {output.name}: got dim {format_extents(tensor.dim)}, "
             f"want {format_extents(shape)}"
         )
-    if tensor.data_type is None:
-        state["data_type"] = default_data_type(graph, tensor, node, output)
-    _infer_data_type(graph, tensor)
+    _infer_data_type(graph, tensor, node, output)
     if not tensor.dim:
         if graph.is_discarded(tensor):
             return
@@ -76,7 +76,7 @@ def _infer_output(graph: Graph, node: Node, output: Output, tensor: Tensor) -> N
             "give it with out_dims or set_dim"
         )
     if not tensor.stride:
-        state["stride"] = output.layout.rule(node.view, tensor.dim)
+        state["stride"] = output.layout.rule(view, tensor.dim)
 
 
 def default_data_type(
@@ -99,13 +99,15 @@ def default_dim(node: Node, output: Output) -> tuple[Extent, ...] | None:
     return output.shape.rule(node.view) if output.shape.is_exact else None
 
 
-def _infer_data_type(graph: Graph, tensor: Tensor) -> None:
+def _infer_data_type(
+    graph: Graph, tensor: Tensor, node: Node | None = None, output: Output | None = None
+) -> None:
     if tensor.data_type is None:
-        dtype = default_data_type(graph, tensor)
+        dtype = default_data_type(graph, tensor, node, output)
         if dtype is None:
             field = "intermediate_data_type" if tensor.is_virtual else "io_data_type"
             raise InvalidGraphError(f"{tensor} has no data_type: set it, or the graph's {field}")
-        fill(tensor, data_type=dtype)
+        tensor.__dict__["data_type"] = dtype
     value = tensor.pass_by_value
     if value is not None and tensor.data_type is not None:  # one spelling of one value
         if DTYPES[tensor.data_type].is_float:
@@ -122,4 +124,4 @@ def _infer_data_type(graph: Graph, tensor: Tensor) -> None:
 
 def _infer_stride(tensor: Tensor) -> None:
     if not tensor.stride:
-        fill(tensor, stride=row_major(tensor.dim))
+        tensor.__dict__["stride"] = row_major(tensor.dim)

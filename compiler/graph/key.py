@@ -1,6 +1,7 @@
 """The graph key: what a graph computes and its caller's ABI, and nothing else.
 
-In the key: ops, attributes that differ from their defaults, compute types, wiring by port; every
+In the key: ops, attributes that differ from their defaults (those that say one thing in several
+ways in one of them, see `compiler.graph.op.Spelling`), compute types, wiring by port; every
 tensor's data type, extents, strides, ragged offset, reordering, alignment; non-virtual uids; which
 outputs are optional; pass-by-value values; symbols with their ranges. Not in it: names, virtual
 uids, the order of nodes and tensors, a symbol's hint, whether a value was written or inferred, and
@@ -113,7 +114,7 @@ def _node_facts(node: Node, tensors: dict[int, str], is_exact: bool) -> dict[str
         "compute": None if compute is None else compute.name,
         "attrs": {
             name: plain(value) if is_exact or node.spec.attr(name).is_baked else "given"
-            for name, value in node.attrs.items()
+            for name, value in node.view.said.items()
         },
         "inputs": {port: tensors[tensor.uid] for port, tensor in node.inputs.items()},
     }

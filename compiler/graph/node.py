@@ -32,32 +32,30 @@ class Node:
         view: the node as rules read it.
     """
 
-    __slots__ = ("_graph", "_name", "_compute", "compute_data_type_assigned", "_spec", "_view")
+    __slots__ = ("_graph", "_view", "_compute", "compute_data_type_assigned")
 
     def __init__(self, graph: Graph, view: NodeView, compute_data_type: data_type | None) -> None:
         self._graph = graph
         self._view = view
-        self._spec = view.spec
-        self._name = view.name
         self._compute = compute_data_type
         self.compute_data_type_assigned = compute_data_type is not None
 
     @property
     def name(self) -> str:
-        return self._name
+        return self._view.name
 
     @name.setter
     def name(self, value: str) -> None:
         self._graph._check_open(f"set name of {self}")
-        self._name = self._view.name = value
+        self._view.name = value
 
     @property
     def spec(self) -> Op:
-        return self._spec
+        return self._view.spec
 
     @property
     def op(self) -> str:
-        return self._spec.name
+        return self._view.spec.name
 
     @property
     def compute_data_type(self) -> data_type | None:
@@ -99,7 +97,7 @@ class Node:
                 )
             self.outputs[port].dim = dim
         is_known = all(operand.dim for operand in self.inputs.values())
-        for output in self._spec.outputs:
+        for output in self.spec.outputs:
             tensor = self.outputs.get(output.name)
             if tensor is None:
                 continue

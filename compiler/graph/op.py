@@ -111,7 +111,7 @@ class NodeView:
 
     def dim(self, port: str) -> Dim:
         """The extents on the port; ``()`` while they are open."""
-        tensor = self.tensor(port)
+        tensor = self.inputs.get(port) or self.outputs.get(port)
         return () if tensor is None else tensor.dim
 
     def many(self, port: str) -> tuple[Tensor, ...]:
@@ -126,6 +126,19 @@ class NodeView:
         """The attribute's value, its default included."""
         value = self.attrs.get(name)
         return self.spec.attr(name).default if value is None else value
+
+    @property
+    def said(self) -> Mapping[str, Any]:
+        """`attrs` in one spelling each (`Op.spellings`): what the key has and engines read."""
+        if not self.spec.spellings or not self.attrs:
+            return self.attrs
+        replaced = {name for spelling in self.spec.spellings for name in spelling.attrs}
+        said = {name: value for name, value in self.attrs.items() if name not in replaced}
+        for spelling in self.spec.spellings:
+            for name, value in spelling.rule(self).items():
+                if value is not None and value != self.spec.attr(name).default:
+                    said[name] = value
+        return said
 
     def producer(self, port: str) -> Node | None:
         """The node whose result is on the input port, or None for a graph input."""
@@ -213,6 +226,20 @@ class Output(Record):
     suffix: str | None = None
 
 
+class Spelling(Record):
+    """Attributes that say one thing in several ways, and the one way that counts.
+
+    Attributes:
+        text: what is said how, for the documentation.
+        attrs: the attributes.
+        rule: their values in the one way; None and a default are the same as not given.
+    """
+
+    text: str
+    attrs: tuple[str, ...]
+    rule: Callable[[NodeView], Mapping[str, Any]]
+
+
 class Style(enum.Enum):
     """How the builder's parameters stand, as programs for the cuDNN frontend call it.
 
@@ -241,6 +268,7 @@ class Op(Record):
         rules: semantic rules, in the order in which they are checked.
         has_compute_data_type: whether the node does arithmetic.
         is_python_only: the cuDNN backend has no such op.
+        spellings: attributes that say one thing in several ways; no two share one.
     """
 
     name: str
@@ -252,6 +280,7 @@ class Op(Record):
     rules: tuple[Rule, ...] = ()
     has_compute_data_type: bool = True
     is_python_only: bool = False
+    spellings: tuple[Spelling, ...] = ()
 
     @cached_property
     def _ports(self) -> dict[str, Port]:
@@ -262,7 +291,8 @@ class Op(Record):
         return {output.name: output for output in self.outputs}
 
     @cached_property
-    def _attrs(self) -> dict[str, Attr]:
+    def attr_rows(self) -> dict[str, Attr]:
+        """The attributes by name."""
         return {attr.name: attr for attr in self.attrs}
 
     def __repr__(self) -> str:
@@ -282,6 +312,11 @@ class Op(Record):
         return tuple(port.name for port in self.input_ports)
 
     @cached_property
+    def single_inputs(self) -> frozenset[str]:
+        """Names of the input ports that are no lists."""
+        return frozenset(port.name for port in self.input_ports if not port.is_list)
+
+    @cached_property
     def declared(self) -> tuple[str, ...]:
         """Names of the ports whose tensors the caller declares and the node writes."""
         return tuple(port.name for port in self.ports if port.is_result)
@@ -297,14 +332,14 @@ class Op(Record):
 
     def attr(self, name: str) -> Attr:
         """The attribute's row; refuses a name that the op does not have."""
-        row = self._attrs.get(name)
+        row = self.attr_rows.get(name)
         if row is not None:
             return row
         known = ", ".join(attr.name for attr in self.attrs) or "none"
         raise InvalidGraphError(f"{self.name} has no attribute {name!r} (it has: {known})")
 
     def has_attr(self, name: str) -> bool:
-        return name in self._attrs
+        return name in self.attr_rows
 
     def port(self, name: str) -> Port | None:
         """The row of a port, of the list for ``<list>_<n>``, or None."""

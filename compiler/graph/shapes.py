@@ -7,7 +7,7 @@ has no spelling and the caller declares the result.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from cudnn_aot.compiler.graph.extents import Extent, SymExpr, packed, row_major
 from cudnn_aot.compiler.graph.op import Dim, Layout, NodeView, Shape, When
@@ -85,12 +85,57 @@ def follows(*names: str) -> Layout:
             tensor = view.tensor(port)
             if tensor is not None and tensor.dim == dim and len(tensor.stride) == len(dim):
                 stride = tensor.stride
-                pairs = zip(dim, stride, strict=True)
-                if 0 not in stride or all(extent == 1 for extent, step in pairs if step == 0):
+                if all(stride) or all(
+                    e == 1 for e, step in zip(dim, stride, strict=True) if not step
+                ):
                     return stride
         return row_major(dim)
 
     return Layout(f"as {names[0]}" if names else "as the first operand of its extents", rule)
 
 
-CHANNELS_LAST = Layout("channels last", lambda view, dim: packed(dim, [0, *range(2, len(dim)), 1]))
+def _channels_last(rank: int) -> list[int]:
+    return [0, *range(2, rank), 1] if rank > 1 else [0] * rank
+
+
+CHANNELS_LAST = Layout("channels last", lambda view, dim: packed(dim, _channels_last(len(dim))))
+
+
+def axes_inward(view: NodeView, port: str) -> list[int]:
+    """The axes of an operand by their strides, outermost first; of equal strides, extent 1 inside.
+
+    So the order does not depend on which extents are 1. The cuDNN frontend has equal strides in
+    the order of the axes, which gives axes of extent 1 other strides.
+    Strides with symbols have an order if they are row-major or channels last, else row-major's.
+    """
+    operand = view.inputs[port]
+    steps = [step for step in operand.stride if isinstance(step, int)]
+    if len(steps) == len(operand.stride):
+        dim = operand.dim
+        return sorted(range(len(steps)), key=lambda axis: (-steps[axis], dim[axis] == 1))
+    rank = len(operand.dim)
+    order = _channels_last(rank)
+    is_last = packed(operand.dim, order) == operand.stride != row_major(operand.dim)
+    return order if is_last else list(range(rank))
+
+
+def in_order_of(port: str) -> Layout:
+    """Dense, the axes in memory in the order that they have in an operand."""
+
+    def rule(view: NodeView, dim: Dim) -> Dim:
+        order = axes_inward(view, port)
+        return packed(dim, order) if len(order) == len(dim) else row_major(dim)
+
+    return Layout(f"dense, axes in the order of {port}'s", rule)
+
+
+def viewed(text: str, rule: Callable[[NodeView, Dim], Dim]) -> Layout:
+    """The strides of a view of the input, by `rule` out of the input's; row-major of strides of 0,
+    which repeat elements."""
+
+    def strides(view: NodeView, dim: Dim) -> Dim:
+        step = view.inputs["input"].stride
+        is_view = len(step) == len(dim) and 0 not in step
+        return rule(view, step) if is_view else row_major(dim)
+
+    return Layout(text, strides)

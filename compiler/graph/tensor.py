@@ -58,7 +58,8 @@ def _number(value: Any) -> int | float | None:
     return value
 
 
-_NORMALISE: dict[str, Callable[[Any], Any]] = {
+# The one form of every field that a tensor keeps: what reads it from a caller's value, or refuses.
+NORMAL_FORMS: dict[str, Callable[[Any], Any]] = {
     "name": _name,
     "data_type": as_data_type,
     "dim": as_extents,
@@ -118,18 +119,14 @@ class Tensor:
     dim_assigned: bool = False
     stride_assigned: bool = False
 
-    def __init__(self, graph: Graph, uid: int, fields: Mapping[str, Any]) -> None:
+    def __init__(self, graph: Graph, fields: Mapping[str, Any]) -> None:
+        """`fields` in their normal forms."""
         state = self.__dict__
-        state["_graph"], state["uid"] = graph, uid
-        for field, value in fields.items():
-            read = _NORMALISE.get(field)
-            if read is None:
-                self._write(field, value)
-            else:
-                state[field] = read(value)
-        for field, flag in _INFERRED.items():
-            if state.get(field):
-                state[flag] = True
+        state["_graph"] = graph
+        state.update(fields)
+        for field in fields:
+            if field in _INFERRED and fields[field]:
+                state[_INFERRED[field]] = True
 
     def __setattr__(self, field: str, value: Any) -> None:
         if self._graph._stage:  # not open: the message is worth making
@@ -140,7 +137,7 @@ class Tensor:
 
     def _write(self, field: str, value: Any) -> None:
         """Write a field in its normal form; refuses a wrong value."""
-        read = _NORMALISE.get(field)
+        read = NORMAL_FORMS.get(field)
         if read is not None:
             self.__dict__[field] = value = read(value)
             if field in _INFERRED:

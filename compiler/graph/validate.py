@@ -17,8 +17,10 @@ from cudnn_aot.compiler.graph.extents import (
     SymExpr,
     evaluate,
     format_extents,
+    symbols_of,
 )
-from cudnn_aot.compiler.graph.slots import elements_per_slot, slot_geometry
+from cudnn_aot.compiler.graph.record import Record
+from cudnn_aot.compiler.graph.slots import slot_geometry
 from cudnn_aot.compiler.graph.tensor import Tensor
 from cudnn_aot.errors import InvalidGraphError
 
@@ -39,34 +41,34 @@ def check_structure(graph: Graph) -> None:
         raise InvalidGraphError("the graph has no node")
     produced, read = graph._producers, graph._read
     tensors = graph.tensors.values()
-    ragged = {id(t.ragged_offset) for t in tensors if t.ragged_offset is not None}
+    ragged = {t.ragged_offset for t in tensors if t.ragged_offset is not None}
     counts = {  # whose values the alignment is about
-        id(node.inputs[_COUNTS]) for node in graph.nodes if _COUNTS in node.inputs
+        node.inputs[_COUNTS] for node in graph.nodes if _COUNTS in node.inputs
     }
     for tensor in tensors:
-        is_produced = id(tensor) in produced
-        if not is_produced and id(tensor) not in read and id(tensor) not in ragged:
+        is_produced = tensor in produced
+        if not is_produced and tensor not in read and tensor not in ragged:
             raise InvalidGraphError(f"{tensor} is not used by any node")
         if tensor.is_virtual and not is_produced:
             raise InvalidGraphError(f"{tensor} is virtual, but no node produces it")
         if not _RARE.isdisjoint(tensor.__dict__):
-            _check_fields(tensor, produced, is_produced, id(tensor) in counts)
+            _check_fields(tensor, produced, is_produced, tensor in counts)
     outputs = graph.outputs()
     if not outputs:
         raise InvalidGraphError("the graph has no output: call set_output(True) on a result")
     if all(tensor.is_optional for tensor in outputs):
         raise InvalidGraphError("every output is optional: at least one must be required")
-    live = {id(tensor) for tensor in outputs}
+    live = set(outputs)
     for node in reversed(graph.nodes):
-        if live.isdisjoint(map(id, node.outputs.values())):
+        if live.isdisjoint(node.outputs.values()):
             raise InvalidGraphError(
                 f"{node} feeds no output: call set_output(True) on its result, or leave it out"
             )
-        live.update(map(id, node.inputs.values()))
+        live.update(node.inputs.values())
 
 
 def _check_fields(
-    tensor: Tensor, produced: Container[int], is_produced: bool, is_counts: bool
+    tensor: Tensor, produced: Container[Tensor], is_produced: bool, is_counts: bool
 ) -> None:
     """Check the fields that few tensors set; `is_counts`: its alignment is about its values."""
     if tensor.is_optional and (tensor.is_virtual or not is_produced):
@@ -79,7 +81,7 @@ def _check_fields(
         raise InvalidGraphError(f"{tensor} is a compile-time constant without a pass_by_value")
     offset = tensor.ragged_offset
     if offset is not None:
-        if offset.is_virtual or offset.is_pass_by_value or id(offset) in produced:
+        if offset.is_virtual or offset.is_pass_by_value or offset in produced:
             raise InvalidGraphError(f"{tensor}: its ragged offset {offset} is no graph input")
         if offset.ragged_offset is not None:
             raise InvalidGraphError(f"{tensor}: its ragged offset {offset} is ragged itself")
@@ -105,43 +107,53 @@ def _check_fields(
 def check_layouts(graph: Graph, tensors: Iterable[Tensor]) -> None:
     """Check extents and strides of `tensors`, which inference has completed."""
     most = {name: symbol.max for name, symbol in graph.symbols.items()}
-    seen: dict[tuple[Any, ...], bool] = {}  # many tensors of a graph have one layout
+    seen: dict[tuple[Any, ...], _Layout] = {}  # many tensors of a graph have one layout
     for tensor in tensors:
         if tensor.dim or not graph.is_discarded(tensor):
-            layout = (tensor.dim, tensor.stride, tensor.data_type)
-            if layout not in seen:
-                seen[layout] = _check_layout(tensor, most)
-            _check_layout_for(tensor, graph, overlaps=seen[layout])
+            fields = (tensor.dim, tensor.stride, tensor.data_type)
+            layout = seen.get(fields)
+            if layout is None:
+                layout = seen[fields] = _check_layout(tensor, most)
+            if not tensor.is_virtual:
+                _check_buffer(tensor, graph, layout)
 
 
 def check_rules(graph: Graph) -> None:
     """Check the semantic rules of every node's row."""
     for node in graph.nodes:
-        for rule in node.spec.rules:
-            refusal = rule(node.view)
+        view = node.view
+        for rule in view.spec.rules:
+            refusal = rule(view)
             if refusal is not None:
                 raise refusal.error(str(node))
 
 
 def check_symbols(graph: Graph) -> None:
     """Check that every symbol is of use."""
-    if not graph.symbols:
-        return
-    used: set[str] = set()
+    unused = list(graph.symbols)
     for tensor in graph.tensors.values():
-        for extent in (*tensor.dim, *tensor.stride):
-            if isinstance(extent, SymExpr):
-                used.update(extent.symbols)
-    for name in graph.symbols:
-        if name not in used:
-            raise InvalidGraphError(f"symbol {name!r} is declared, but no tensor uses it")
+        if not unused:  # mostly after a few tensors
+            return
+        used = symbols_of((*tensor.dim, *tensor.stride))
+        unused = [name for name in unused if name not in used]
+    if unused:
+        raise InvalidGraphError(f"symbol {unused[0]!r} is declared, but no tensor uses it")
 
 
-def _check_layout(tensor: Tensor, most: Mapping[str, int]) -> bool:
-    """Check extents and strides alone; `most` is the largest value of every symbol.
+class _Layout(Record):
+    """What extents, strides and a data type mean for a buffer.
 
-    Returns whether elements lie over each other.
+    Attributes:
+        overlaps: elements lie over each other.
+        cuts_slots: elements that share a byte are not all neighbours.
     """
+
+    overlaps: bool
+    cuts_slots: bool
+
+
+def _check_layout(tensor: Tensor, most: Mapping[str, int]) -> _Layout:
+    """Check extents and strides alone; `most` is the largest value of every symbol."""
     dim, stride = tensor.dim, tensor.stride
     if not 1 <= len(dim) <= MAX_RANK:
         raise InvalidGraphError(f"{tensor}: got rank {len(dim)}, want 1 to {MAX_RANK}")
@@ -165,28 +177,25 @@ def _check_layout(tensor: Tensor, most: Mapping[str, int]) -> bool:
             f"{tensor}: got dim {format_extents(dim)} and stride {format_extents(stride)}, "
             "want fewer than 2**63 bytes"
         )
-    return overlaps
+    return _Layout(overlaps, slot_geometry(dim, stride, dtype) is None)
 
 
-def _check_layout_for(tensor: Tensor, graph: Graph, overlaps: bool) -> None:
-    """Check extents and strides against what the tensor is."""
-    if tensor.is_virtual:
-        return
-    dim, stride, dtype = tensor.dim, tensor.stride, tensor.data_type
-    assert dtype is not None
-    if tensor.is_pass_by_value and any(extent != 1 for extent in dim):
+def _check_buffer(tensor: Tensor, graph: Graph, layout: _Layout) -> None:
+    """Check extents and strides of what a call passes."""
+    if tensor.is_pass_by_value and any([extent != 1 for extent in tensor.dim]):
         raise InvalidGraphError(
-            f"{tensor} is pass-by-value: got dim {format_extents(dim)}, want one element"
+            f"{tensor} is pass-by-value: got dim {format_extents(tensor.dim)}, want one element"
         )
-    if elements_per_slot(dtype) > 1 and slot_geometry(dim, stride, dtype) is None:
+    if layout.cuts_slots:
+        assert tensor.data_type is not None
         raise InvalidGraphError(
-            f"{tensor}: got {dtype.name}, dim {format_extents(dim)}, "
-            f"stride {format_extents(stride)}, want an even extent on an axis of stride 1 and even "
-            "strides elsewhere: two elements share a byte"
+            f"{tensor}: got {tensor.data_type.name}, dim {format_extents(tensor.dim)}, "
+            f"stride {format_extents(tensor.stride)}, want an even extent on an axis of stride 1 "
+            "and even strides elsewhere: two elements share a byte"
         )
-    if overlaps and graph.producer(tensor) is not None:
+    if layout.overlaps and graph.producer(tensor) is not None:
         raise InvalidGraphError(
-            f"{tensor} is an output: got stride {format_extents(stride)}, "
+            f"{tensor} is an output: got stride {format_extents(tensor.stride)}, "
             "want no stride 0, which writes elements over each other"
         )
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from cudnn_aot.compiler.graph.op import Op
+from cudnn_aot.compiler.graph.tensor import Tensor
 from cudnn_aot.errors import InvalidGraphError
 
 if TYPE_CHECKING:
     from cudnn_aot.compiler.graph.graph import Graph
-    from cudnn_aot.compiler.graph.tensor import Tensor
 
 _VIRTUAL = {"is_virtual": True}
 
@@ -19,22 +19,27 @@ def wire_inputs(
     graph: Graph, spec: Op, name: str, given: Mapping[str, Any], attrs: Mapping[str, Any]
 ) -> dict[str, Tensor]:
     """The operands by port in the order of the row; refuses what the row does not take."""
+    singles = spec.single_inputs
     for port in given:
-        row = spec.port(port)
-        if row is None or row.is_result:
-            known = ", ".join(spec.inputs)
-            raise InvalidGraphError(f"no input port {port!r} (it has: {known})")
+        if port not in singles:
+            row = spec.port(port)
+            if row is None or row.is_result:
+                known = ", ".join(spec.inputs)
+                raise InvalidGraphError(f"no input port {port!r} (it has: {known})")
     wired: dict[str, Tensor] = {}
     for row in spec.input_ports:
         if row.is_list:
             for port in _items(spec, row.name, row.optional, given, attrs):
                 wired[port] = graph._operand(name, port, given[port])
             continue
-        tensor = given.get(row.name)
-        if tensor is not None:
-            wired[row.name] = graph._operand(name, row.name, tensor)
+        port = row.name
+        tensor = given.get(port)
+        if type(tensor) is Tensor and tensor._graph is graph:  # mostly
+            wired[port] = tensor
+        elif tensor is not None:
+            wired[port] = graph._operand(name, port, tensor)
         elif not row.optional:
-            raise InvalidGraphError(f"input port {row.name} is not wired")
+            raise InvalidGraphError(f"input port {port} is not wired")
     return wired
 
 

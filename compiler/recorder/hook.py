@@ -407,7 +407,10 @@ def _take(extents: Any, numbers: list[int]) -> int:
 
 
 def _encode(value: Any) -> Any:
-    """A value as the plan blob writes it; ``$opaque`` names the type of what it has no word for."""
+    """A value as the plan blob writes it, and a slice, for which it has no word.
+
+    ``$opaque`` names the type of what has no plain form.
+    """
     kind = type(value)
     if value is None or kind in (bool, int, float, str):
         return value
@@ -428,6 +431,8 @@ def _encode(value: Any) -> Any:
     elif isinstance(value, (list, tuple)):  # noqa: UP038  (Python 3.8)
         items = [_encode(item) for item in value]
         return items if isinstance(value, list) else {"$tuple": items}
+    elif kind is slice:
+        return {"$slice": [_encode(end) for end in (value.start, value.stop, value.step)]}
     elif isinstance(value, dict) and all(isinstance(key, str) for key in value):
         return {"$dict": {key: _encode(item) for key, item in value.items()}}
     elif hasattr(value, "item") and not getattr(value, "shape", ()):  # a numpy or torch scalar

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch_reference import assert_close, execute, operands
 
-# Below, at and above the 64- and 128-row tiles, and not multiples of them.
-SYMBOL_VALUES = (1, 2, 16, 63, 64, 65, 127, 128, 129, 300, 1000)
+# Below, at and above the tiles and the ranges of M that have plans of their own, and others.
+SYMBOL_VALUES = (1, 2, 16, 17, 63, 64, 65, 127, 128, 129, 256, 257, 300, 1000, 1024, 1025, 2048)
 
 
 def test_the_store_holds_the_graphs_to_test(stored):

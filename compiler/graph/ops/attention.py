@@ -2,11 +2,14 @@
 
 Each op keeps the keywords of its method of the cuDNN frontend, which differ between methods
 (``sliding_window_length`` and ``diagonal_band_left_bound`` in `sdpa`, ``sliding_window`` and
-``left_bound`` in `sdpa_fp8`). ``attn_scale`` is a number or a tensor. ``dropout`` is a tuple:
-``(probability, seed, offset)``, or of tensors ``(mask, scale)`` and ``(mask, scale, scale_inv)``.
+``left_bound`` in `sdpa_fp8`); `rules.attention.band` reads them all. ``attn_scale`` is a number or
+a tensor. ``dropout`` is a tuple: ``(probability, seed, offset)``, or of tensors ``(mask, scale)``
+and ``(mask, scale, scale_inv)``.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from cudnn_aot.compiler.graph.attr import BOOL, FLOAT, FUNCTION, INT, Attr, one_of
 from cudnn_aot.compiler.graph.enums import (
@@ -22,6 +25,7 @@ from cudnn_aot.compiler.graph.op import (
     Port,
     Rule,
     Shape,
+    Spelling,
     Style,
     When,
     ports,
@@ -46,6 +50,10 @@ def _with_stats(view: NodeView) -> bool:
     """``generate_stats`` decides if given; else a forward for training has them."""
     asked = view.attr("generate_stats")
     return bool(asked) if asked is not None else not view.attr("is_inference")
+
+
+def _generate_stats(view: NodeView) -> dict[str, Any]:
+    return {"generate_stats": _with_stats(view) or None}
 
 
 _O = Output("O", Shape("[B, H of q, S of q, D of v]", _result))
@@ -88,6 +96,11 @@ _BOUNDS = (Attr("left_bound", INT), Attr("right_bound", INT))
 _TOTALS = (Attr("max_total_seq_len_q", INT), Attr("max_total_seq_len_kv", INT))
 _PAGES = (Attr("paged_attention_max_seq_len_kv", INT),)
 _FORWARD = (Attr("is_inference", BOOL, True), Attr("generate_stats", BOOL))
+_STATS_ASKED = Spelling(
+    "whether there are Stats: `generate_stats`, not `is_inference`",
+    ("is_inference", "generate_stats"),
+    _generate_stats,
+)
 _UNFUSE = (Attr("unfuse_fma", BOOL, False),)
 _LOG2 = (Attr("stats_use_log2", BOOL, False),)
 _DETERMINISTIC = (Attr("use_deterministic_algorithm", BOOL, False),)
@@ -130,6 +143,7 @@ def _row(
         node_type,
         Style.CAPTURED,
         rules,
+        spellings=(attention.BAND, *((_STATS_ASKED,) if _FORWARD in attrs else ())),
     )
 
 

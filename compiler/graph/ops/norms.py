@@ -8,9 +8,27 @@ from __future__ import annotations
 
 from cudnn_aot.compiler.graph.attr import BOOL, Attr, one_of
 from cudnn_aot.compiler.graph.enums import norm_forward_phase
-from cudnn_aot.compiler.graph.op import Dim, NodeView, Output, Port, Shape, When, ports, structured
+from cudnn_aot.compiler.graph.op import (
+    ROW_MAJOR,
+    Dim,
+    Layout,
+    NodeView,
+    Output,
+    Port,
+    Shape,
+    When,
+    ports,
+    structured,
+)
 from cudnn_aot.compiler.graph.rules import norms as rules
-from cudnn_aot.compiler.graph.shapes import follows, keeps, like, wired
+from cudnn_aot.compiler.graph.shapes import (
+    CHANNELS_LAST,
+    follows,
+    in_order_of,
+    keeps,
+    like,
+    wired,
+)
 
 
 def _statistics(first_axis: int) -> Shape:
@@ -49,22 +67,26 @@ _TRAINING = When(
     lambda view: view.attr("norm_forward_phase") is not norm_forward_phase.INFERENCE,
 )
 _Y = Output("Y", like("input"), layout=follows("input"))
+_AS_INPUT_LIES = in_order_of("input")
+_AS_SCALE = follows("scale")
 _HAS_SCALE = wired("scale")
 _HAS_DBIAS = When(
     "scale is given and has_dbias", lambda view: view.has("scale") and view.attr("has_dbias")
 )
 
 
-def _statistic(name: str, shape: Shape, when: When | None = None) -> Output:
+def _statistic(
+    name: str, shape: Shape, when: When | None = None, layout: Layout = _AS_INPUT_LIES
+) -> Output:
     suffix = {"mean": "MEAN", "inv_var": "INV_VARIANCE"}[name]
-    return Output(name, shape, when, suffix=suffix)
+    return Output(name, shape, when, layout=layout, suffix=suffix)
 
 
-def _gradients(when: When | None = None) -> tuple[Output, ...]:
+def _gradients(dx: Layout, others: Layout, when: When | None = None) -> tuple[Output, ...]:
     return (
-        Output("DX", like("input"), layout=follows("input")),
-        Output("DScale", like("scale"), when, suffix="DSCALE"),
-        Output("DBias", like("scale"), when, suffix="DBIAS"),
+        Output("DX", like("input"), layout=dx),
+        Output("DScale", like("scale"), when, layout=others, suffix="DSCALE"),
+        Output("DBias", like("scale"), when, layout=others, suffix="DBIAS"),
     )
 
 
@@ -87,8 +109,8 @@ ROWS = (
         ports("grad", "input", "scale?", "inv_variance"),
         (
             Output("DX", like("input"), layout=follows("input")),
-            Output("DScale", like("scale"), _HAS_SCALE, suffix="Dscale"),
-            Output("DBias", like("scale"), _HAS_DBIAS, suffix="Dbias"),
+            Output("DScale", like("scale"), _HAS_SCALE, layout=_AS_SCALE, suffix="Dscale"),
+            Output("DBias", like("scale"), _HAS_DBIAS, layout=_AS_SCALE, suffix="Dbias"),
         ),
         Attr("has_dbias", BOOL, True),
         rules=rules.RMSNORM_BACKWARD,
@@ -109,7 +131,7 @@ ROWS = (
         "layernorm_backward",
         "LAYERNORM_BWD",
         ports("grad", "input", "scale?", "mean", "inv_variance"),
-        _gradients(_HAS_SCALE),
+        _gradients(follows("input"), _AS_SCALE, _HAS_SCALE),
         rules=rules.LAYERNORM_BACKWARD,
     ),
     structured(
@@ -128,7 +150,7 @@ ROWS = (
         "adalayernorm_backward",
         "ADALAYERNORM_BWD",
         _BACKWARD,
-        _gradients(),
+        _gradients(ROW_MAJOR, ROW_MAJOR),
         rules=rules.ADALAYERNORM_BACKWARD,
     ),
     structured(
@@ -137,8 +159,8 @@ ROWS = (
         ports("input", "scale", "bias", "epsilon"),
         (
             _Y,
-            _statistic("mean", _PER_INSTANCE, _TRAINING),
-            _statistic("inv_var", _PER_INSTANCE, _TRAINING),
+            _statistic("mean", _PER_INSTANCE, _TRAINING, CHANNELS_LAST),
+            _statistic("inv_var", _PER_INSTANCE, _TRAINING, CHANNELS_LAST),
         ),
         _PHASE,
         rules=rules.INSTANCENORM,
@@ -147,7 +169,7 @@ ROWS = (
         "instancenorm_backward",
         "INSTANCENORM_BWD",
         ports("grad", "input", "scale", "mean?", "inv_variance?"),
-        _gradients(),
+        _gradients(CHANNELS_LAST, CHANNELS_LAST),
         rules=rules.INSTANCENORM_BACKWARD,
     ),
     structured(
@@ -160,18 +182,20 @@ ROWS = (
         ),
         (
             _Y,
-            _statistic("mean", _PER_CHANNEL),
-            _statistic("inv_var", _PER_CHANNEL),
+            _statistic("mean", _PER_CHANNEL, layout=CHANNELS_LAST),
+            _statistic("inv_var", _PER_CHANNEL, layout=CHANNELS_LAST),
             Output(
                 "next_running_mean",
                 _PER_CHANNEL,
                 wired("in_running_mean"),
+                layout=CHANNELS_LAST,
                 suffix="NEXT_RUNNING_MEAN",
             ),
             Output(
                 "next_running_var",
                 _PER_CHANNEL,
                 wired("in_running_var"),
+                layout=CHANNELS_LAST,
                 suffix="NEXT_RUNNING_VAR",
             ),
         ),
@@ -188,14 +212,14 @@ ROWS = (
         "batchnorm_backward",
         "BATCHNORM_BWD",
         (*_BACKWARD, Port("peer_stats", optional=True, is_list=True)),
-        _gradients(),
+        _gradients(CHANNELS_LAST, CHANNELS_LAST),
         rules=rules.BATCHNORM_BACKWARD,
     ),
     structured(
         "genstats",
         "GENSTATS",
         ports("input"),
-        (Output("SUM", _PER_CHANNEL), Output("SQ_SUM", _PER_CHANNEL)),
+        tuple(Output(name, _PER_CHANNEL, layout=CHANNELS_LAST) for name in ("SUM", "SQ_SUM")),
         rules=rules.GENSTATS,
     ),
 )

@@ -13,9 +13,10 @@ from cudnn_aot.compiler.graph.enums import (
     reduction_mode,
     reshape_mode,
 )
-from cudnn_aot.compiler.graph.extents import Extent, format_extents, mul
+from cudnn_aot.compiler.graph.extents import Extent, format_extents, mul, packed
 from cudnn_aot.compiler.graph.op import (
     Dim,
+    Layout,
     NodeView,
     Output,
     Port,
@@ -27,9 +28,12 @@ from cudnn_aot.compiler.graph.op import (
 from cudnn_aot.compiler.graph.rules import convolution, moe, moves, quantize, reductions, rope
 from cudnn_aot.compiler.graph.shapes import (
     CHANNELS_LAST,
+    axes_inward,
     ceil_div,
     follows,
+    in_order_of,
     like,
+    viewed,
     whole,
 )
 
@@ -52,6 +56,22 @@ def _scales(view: NodeView) -> Dim | None:
     return whole(dim)
 
 
+def _packed_on_axis(plain: Layout) -> Layout:
+    """`plain`, or with `transpose` the axes rotated until `axis` is the innermost."""
+
+    def rule(view: NodeView, dim: Dim) -> Dim:
+        axis = view.attr("axis")
+        if not view.attr("transpose"):
+            return plain.rule(view, dim)
+        order = axes_inward(view, "input")
+        if axis is not None:
+            turn = order.index(axis % len(order)) + 1
+            order = [*order[turn:], *order[:turn]]
+        return packed(dim, order)
+
+    return Layout(f"{plain.text}, or with transpose packed on axis", rule)
+
+
 def _grouped(view: NodeView) -> Dim:
     """``[1, rows, N]``: the rows of what the mode takes its results by."""
     mode = view.attr("mode")
@@ -70,7 +90,7 @@ _QUANTISATION = (
         "reduction",
         "REDUCTION",
         ports("input", "group_offset?"),
-        (Output("OUT_0"),),
+        (Output("OUT_0", layout=CHANNELS_LAST),),
         Attr("mode", one_of(reduction_mode), required=True),
         rules=reductions.REDUCTION,
     ),
@@ -88,8 +108,12 @@ _QUANTISATION = (
         "BLOCK_SCALE_QUANTIZE",
         ports("input", "group_offset?"),
         (
-            Output("Y", like("input"), layout=follows("input")),
-            Output("scale", Shape("input with ceil(extent / block_size) on axis", _scales)),
+            Output("Y", like("input"), layout=_packed_on_axis(follows("input"))),
+            Output(
+                "scale",
+                Shape("input with ceil(extent / block_size) on axis", _scales),
+                layout=_packed_on_axis(in_order_of("input")),
+            ),
         ),
         Attr("block_size", INT, required=True),
         Attr("axis", INT),
@@ -129,6 +153,7 @@ _QUANTISATION = (
                     ),
                     is_exact=False,  # with G + 1 boundaries, the caller declares G experts
                 ),
+                layout=Layout("K innermost", lambda view, dim: packed(dim, [0, 2, 1])),
             ),
         ),
         rules=moe.MOE_GROUPED_MATMUL_BWD,
@@ -268,6 +293,14 @@ def _sliced(view: NodeView) -> Dim | None:
     return whole(extents)
 
 
+def _sliced_steps(view: NodeView, step: Dim) -> Dim:
+    return tuple(mul(each, by) for each, (_, _, by) in zip(step, view.attr("slices"), strict=True))
+
+
+def _transposed_steps(view: NodeView, step: Dim) -> Dim:
+    return tuple(step[axis] for axis in view.attr("permutation"))
+
+
 def _transposed(view: NodeView) -> Dim:
     dim, order = view.dim("input"), view.attr("permutation")
     if sorted(order) != list(range(len(dim))):
@@ -304,7 +337,7 @@ _MOVES = (
         "reshape",
         "RESHAPE",
         ports("input"),
-        (Output("OUT_0"),),
+        (Output("OUT_0", layout=CHANNELS_LAST),),
         Attr("reshape_mode", one_of(reshape_mode), reshape_mode.VIEW_ONLY),
         has_compute_data_type=False,
         rules=moves.RESHAPE,
@@ -313,7 +346,14 @@ _MOVES = (
         "slice",
         "SLICE",
         ports("input"),
-        (Output("OUT_0", Shape("the length of every slice", _sliced), data_type="input"),),
+        (
+            Output(
+                "OUT_0",
+                Shape("the length of every slice", _sliced),
+                data_type="input",
+                layout=viewed("of a view of input", _sliced_steps),
+            ),
+        ),
         Attr("slices", SLICES, required=True),
         rules=moves.SLICE,
     ),
@@ -321,7 +361,13 @@ _MOVES = (
         "transpose",
         "TRANSPOSE",
         ports("input"),
-        (Output("OUT_0", Shape("input's extents in the order of permutation", _transposed)),),
+        (
+            Output(
+                "OUT_0",
+                Shape("input's extents in the order of permutation", _transposed),
+                layout=viewed("of a view of input", _transposed_steps),
+            ),
+        ),
         Attr("permutation", INTS, required=True),
         rules=moves.TRANSPOSE,
     ),
@@ -329,7 +375,13 @@ _MOVES = (
         "concatenate",
         "CONCATENATE",
         (Port("inputs", is_list=True),),
-        (Output("OUT_0", Shape("the inputs' extents, their sum on axis", _joined)),),
+        (
+            Output(
+                "OUT_0",
+                Shape("the inputs' extents, their sum on axis", _joined),
+                layout=in_order_of("inputs_0"),
+            ),
+        ),
         Attr("axis", INT, required=True),
         Attr("in_place_index", INT),
         has_compute_data_type=False,

@@ -9,9 +9,11 @@ of the op needs: extents that agree, integer types of lengths and tables, spelli
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 from cudnn_aot.compiler.graph.enums import data_type, diagonal_alignment, tensor_reordering
 from cudnn_aot.compiler.graph.extents import Extent, format_extents, mul
-from cudnn_aot.compiler.graph.op import NodeView, Refusal, Rule, unsupported, wrong
+from cudnn_aot.compiler.graph.op import NodeView, Refusal, Rule, Spelling, unsupported, wrong
 from cudnn_aot.compiler.graph.rules.domain import may_be_at_most, may_divide
 from cudnn_aot.compiler.graph.rules.tables import (
     INTEGERS,
@@ -35,22 +37,60 @@ MX_BLOCK = 32  # elements for each scale of an MXFP8 operand
 # What masks a node has, in any of the ops' spellings.
 
 
-def right_bound(view: NodeView) -> int | None:
-    """How far right of its diagonal a query attends: 0 by a causal flag; None for no bound."""
-    if given(view, "use_causal_mask") or given(view, "use_causal_mask_bottom_right"):
-        return 0
-    bound: int | None = given(view, *RIGHT)
-    return bound
+class Band(NamedTuple):
+    """The keys a query attends to, around the diagonal that starts at a corner of the scores.
+
+    Attributes:
+        left: it attends to fewer than this many keys up to its diagonal, or all for None.
+        right: how many keys right of its diagonal it attends to, or all for None.
+        corner: where the diagonal starts; the top left if there is no bound.
+    """
+
+    left: int | None
+    right: int | None
+    corner: diagonal_alignment
+
+
+def band(view: NodeView) -> Band:
+    """The band of a node. A causal flag stands before the bounds and the alignment, and a bound of
+    the band before a sliding window, as in the cuDNN frontend."""
+    left, right = given(view, *LEFT), given(view, *RIGHT)
+    corner = given(view, "diagonal_alignment")
+    if given(view, "use_causal_mask_bottom_right"):
+        right, corner = 0, diagonal_alignment.BOTTOM_RIGHT
+    elif given(view, "use_causal_mask"):
+        right, corner = 0, diagonal_alignment.TOP_LEFT
+    elif left is None and right is None:
+        corner = diagonal_alignment.TOP_LEFT
+    return Band(left, right, corner)
+
+
+def _as_bounds(view: NodeView) -> dict[str, Any]:
+    found = band(view)
+    left, right = (
+        next(name for name in names if view.spec.has_attr(name)) for names in (LEFT, RIGHT)
+    )
+    return {left: found.left, right: found.right, "diagonal_alignment": found.corner}
+
+
+BAND = Spelling(
+    "the diagonal band: its bounds and `diagonal_alignment`, not a causal flag (right bound 0) nor "
+    "a sliding window (left bound)",
+    (
+        "use_causal_mask",
+        "use_causal_mask_bottom_right",
+        "diagonal_alignment",
+        *LEFT,
+        *RIGHT,
+    ),
+    _as_bounds,
+)
 
 
 def _is_bottom_right(view: NodeView) -> bool:
-    """A causal band that starts at the bottom right, by the flag or by the alignment."""
-    if right_bound(view) is None:
-        return False
-    if given(view, "use_causal_mask_bottom_right"):
-        return True
-    alignment = given(view, "diagonal_alignment")
-    return alignment is diagonal_alignment.BOTTOM_RIGHT and not given(view, "use_causal_mask")
+    """A causal band that starts at the bottom right."""
+    found = band(view)
+    return found.right is not None and found.corner is diagonal_alignment.BOTTOM_RIGHT
 
 
 def _is_ragged(view: NodeView) -> bool:
@@ -78,7 +118,7 @@ PADDING, ALIBI = on("use_padding_mask"), on("use_alibi_mask")
 SCORE_FUNCTION = on(*SCORE_MOD)
 BIAS, SINK = wired("bias"), wired("sink_token")
 RIGHT_BOUND = Fact(
-    "a right bound", lambda view: right_bound(view) is not None, "attribute right_bound"
+    "a right bound", lambda view: band(view).right is not None, "attribute right_bound"
 )
 WINDOW = Fact(
     "a left bound", lambda view: given(view, *LEFT) is not None, "attribute sliding_window"
@@ -224,7 +264,7 @@ def _no_more_queries_than_keys(fact: Fact) -> Rule:
 
 def alibi_is_causal(view: NodeView) -> Refusal | None:
     """use_alibi_mask needs a right bound of 0 or a causal flag"""
-    bound = right_bound(view)
+    bound = band(view).right
     if given(view, "use_alibi_mask") and bound != 0:
         return Refusal(
             f"attribute use_alibi_mask: got right bound {bound}, want 0, or a causal mask",

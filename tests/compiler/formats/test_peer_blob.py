@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from cudnn_aot.compiler.formats import graph_json, peer_blob
+from cudnn_aot.compiler.formats.json_reader import parse
 from cudnn_aot.compiler.formats.load import load_graphs
 from cudnn_aot.compiler.graph.enums import data_type
 from cudnn_aot.compiler.graph.extents import Symbol
@@ -277,3 +278,31 @@ def test_wrong_files_are_refused_in_one_line(edit: Any, error: type[Error], mess
     with pytest.raises(error) as caught:
         read(raw)
     assert str(caught.value).startswith(message) and "\n" not in str(caught.value)
+
+
+def sliced(slices: Any) -> dict[str, Any]:
+    """A slice of an 8 by 6 tensor."""
+    x, y = ({"name": name, "uid": uid} for name, uid in (("x", 1), ("y", 2)))
+    half = {"$enum": "cudnn:data_type", "name": "HALF"}
+    row = {"name": "s", "node_type": "SLICE", "inputs": {"input": 1}, "outputs": {"OUT_0": 2}}
+    return {
+        "context": {"compute_data_type": {"$enum": "cudnn:data_type", "name": "FLOAT"}},
+        "graph_kwargs": {},
+        "tensors": [{**x, "dim": [8, 6], "stride": [6, 1], "data_type": half}, y],
+        "nodes": [{**row, "params": {"slices": slices}}],
+    }
+
+
+def test_slices_as_the_recorder_writes_them() -> None:
+    written = [{"$slice": [2, None, 3]}, {"$slice": [None, -1, None]}]
+    graph = peer_blob.read(parse(json.dumps(sliced(written)).encode()))
+    assert graph.nodes[0].attrs["slices"] == ((2, None, 3), (0, -1, 1))
+    assert graph.tensors[2].dim == (2, 5)
+
+
+@pytest.mark.parametrize(
+    "item", [{"$slice": [1, 2]}, {"$slice": 1}, {"$slice": [0, 1, 1], "$tuple": []}, {"$slic": []}]
+)
+def test_what_is_no_slice_is_refused(item: Any) -> None:
+    with pytest.raises(InvalidGraphError, match="slice|slic|tuple"):
+        peer_blob.read(parse(json.dumps(sliced([item, {"$slice": [0, 6, 1]}])).encode()))

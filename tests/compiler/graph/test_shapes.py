@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from cudnn_aot.compiler.graph.enums import data_type
+from cudnn_aot.compiler.graph.extents import evaluate, packed
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.graph.tensor import Tensor
 from cudnn_aot.errors import InvalidGraphError
@@ -208,3 +209,68 @@ def test_a_result_lies_as_the_first_operand_of_its_extents(
     out.set_stride([32, 8, 1])
     graph.validate()
     assert out.stride == (32, 8, 1)
+
+
+IMAGE_LAST = [192, 1, 24, 3]  # of [2, 3, 8, 8], channels last
+
+
+@pytest.mark.parametrize(
+    ("build", "want"),
+    [
+        (lambda g, x: g.transpose(x, permutation=[0, 2, 3, 1]), [192, 24, 3, 1]),
+        (lambda g, x: g.slice(x, slices=[slice(1), slice(3), slice(2, 8, 2), slice(8)]),
+         [192, 1, 48, 3]),
+        (lambda g, x: g.concatenate(inputs=[x, x], axis=1), [384, 1, 48, 6]),
+        (lambda g, x: g.genstats(x)[0], [3, 1, 3, 3]),
+        (lambda g, x: g.batchnorm_backward(g.identity(x).set_stride([192, 64, 8, 1]), x,
+                                           *[g.tensor([1, 3, 1, 1])] * 3)[0], IMAGE_LAST),
+        (lambda g, x: g.reduction(x, mode="ADD").set_dim([2, 3, 1, 8]), [24, 1, 24, 3]),
+        (lambda g, x: g.reshape(x).set_dim([2, 16, 12]), [192, 1, 16]),
+        (lambda g, x: g.rmsnorm(x, g.tensor([1, 3, 1, 1]), None, g.tensor([1, 1, 1, 1]),
+                                "TRAINING")[1], [64, 1, 8, 1]),
+        (lambda g, x: g.rmsnorm_backward(x, x, g.tensor([1, 3, 1, 1], [3, 1, 3, 3]),
+                                         g.tensor([2, 1, 8, 8]))[1], [3, 1, 3, 3]),
+        (lambda g, x: g.block_scale_quantize(x, block_size=2, axis=3)[1], [96, 1, 12, 3]),
+        (lambda g, x: g.block_scale_quantize(x, block_size=2, axis=3, transpose=True)[0],
+         [64, 128, 8, 1]),
+        (lambda g, x: g.moe_grouped_matmul_bwd(
+            g.tensor([1, 48, 6]), g.reshape(x).set_dim([1, 48, 8]).set_stride([384, 8, 1]),
+            g.tensor([4, 1, 1], data_type=data_type.INT32)), [48, 1, 8]),
+    ],
+)  # fmt: skip
+def test_strides_of_results_follow_the_frontend_when_it_lowers(build: Any, want: Any) -> None:
+    graph = new_graph()
+    result = build(graph, graph.tensor([2, 3, 8, 8], IMAGE_LAST)).set_output(True)
+    graph.validate()
+    assert list(result.stride) == want
+
+
+def test_views_of_repeated_elements_get_strides_of_their_own() -> None:
+    """A result is written, which strides of 0 would not allow."""
+    graph = new_graph()
+    x = graph.tensor([4, 6], [0, 1])
+    turned = graph.transpose(x, [1, 0]).set_output(True)
+    part = graph.slice(x, [slice(2), slice(None)]).set_output(True)
+    graph.validate()
+    assert (turned.stride, part.stride) == ((4, 1), (6, 1))
+
+
+def test_strides_in_the_order_of_symbolic_operands() -> None:
+    """They are those of a concrete operand, also where an extent turns out to be 1."""
+    symbolic = new_graph(M=1)
+    for order in ([0, 1, 2, 3], [0, 2, 3, 1]):
+        for axis in range(4):
+            dim: list[Any] = [4, 3, 5, 8]
+            dim[axis] = "M"
+            x = symbolic.tensor(dim)
+            x.set_stride(packed(x.dim, order))
+            joined = symbolic.concatenate(inputs=[x, x], axis=2)
+            for m in (1, 6):
+                values = {"M": m}
+                concrete = new_graph()
+                y = concrete.tensor(
+                    [evaluate(extent, values) for extent in x.dim],
+                    [evaluate(step, values) for step in x.stride],
+                )
+                again = concrete.concatenate(inputs=[y, y], axis=2)
+                assert again.stride == tuple(evaluate(step, values) for step in joined.stride)

@@ -324,7 +324,8 @@ def test_values_that_no_file_can_hold_are_named(run, spool) -> None:
     class Scalar:
         shape = ()
         def item(self): return 0.5
-    g = mm(4, score_mod=lambda graph, score: score, scale=Scalar(), pad=(1, [2, None]))
+    g = mm(4, score_mod=lambda graph, score: score, scale=Scalar(), pad=(1, [2, None]),
+           slices=[slice(None), slice(-3, 7, 2)])
     g._tensor_by_uid[1].data_type = dtype()
     g.validate()
     """
@@ -335,6 +336,7 @@ def test_values_that_no_file_can_hold_are_named(run, spool) -> None:
     assert params["score_mod"] == {"$opaque": "builtins.function"}
     assert params["scale"] == 0.5
     assert params["pad"] == {"$tuple": [1, [2, None]]}
+    assert params["slices"] == [{"$slice": [None, None, None]}, {"$slice": [-3, 7, 2]}]
     assert graph.document["tensors"][0]["data_type"]["name"] == "BFLOAT16"
 
 

@@ -124,6 +124,22 @@ def test_a_score_mod_is_kept_with_its_reason(
     assert recording.graphs == []
 
 
+def test_slices_are_recorded_and_read(tmp_path: Path, spool: Path, real_frontend: Path) -> None:
+    script = """
+g = cudnn.pygraph(io_data_type=types.HALF, compute_data_type=types.FLOAT)
+x = g.tensor(name="x", dim=[4, 10, 6], stride=[60, 6, 1])
+g.slice(x, slices=[slice(1, 3), slice(None, None, 2), slice(-4, None)]).set_output(True)
+build(g)
+"""
+    done, recording = record(script, tmp_path, spool, real_frontend)
+    assert done.returncode == 0, done.stderr
+    assert recording.unread == []
+    (merged,) = recording.graphs
+    (node,) = merged.graph.nodes
+    assert node.attrs["slices"] == ((1, 3, 1), (0, None, 2), (-4, None, 1))
+    assert node.outputs["OUT_0"].dim == (2, 5, 4)
+
+
 @pytest.mark.parametrize("flags", [(), ("-W", "error"), ("-O",), ("-B",)])
 def test_the_program_prints_what_it_prints_without_us(
     tmp_path: Path, spool: Path, real_frontend: Path, flags: tuple[str, ...]

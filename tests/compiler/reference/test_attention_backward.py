@@ -64,18 +64,21 @@ def test_gradients_agree_with_differences(name: str) -> None:
             assert (got[port] * direction).sum() == pytest.approx(want, rel=1e-6, abs=1e-8), port
 
 
-def test_gradients_agree_with_torch(torch) -> None:
-    q, k, v = (torch.from_numpy(x.copy()).requires_grad_() for x in (Q, K, V))
-    o = torch.nn.functional.scaled_dot_product_attention(
-        q, k, v, is_causal=True, scale=0.3, enable_gqa=True
-    )
-    (o * torch.from_numpy(GRAD)).sum().backward()
+def test_gradients_agree_with_torch(torch_answer) -> None:
+    def gradients(torch, q, k, v, grad):
+        leaves = tuple(leaf.requires_grad_() for leaf in (q, k, v))
+        o = torch.nn.functional.scaled_dot_product_attention(
+            *leaves, is_causal=True, scale=0.3, enable_gqa=True
+        )
+        return torch.autograd.grad((o * grad).sum(), leaves)
+
     attrs = {"use_causal_mask": True, "attn_scale": 0.3}
     forward = apply("sdpa", {"q": Q, "k": K, "v": V}, **attrs)
     inputs = {"q": Q, "k": K, "v": V, "o": forward["O"], "dO": GRAD, "stats": forward["Stats"]}
     got = apply("sdpa_backward", inputs, **attrs)
-    for port, leaf in (("dQ", q), ("dK", k), ("dV", v)):
-        np.testing.assert_allclose(got[port], leaf.grad.numpy(), rtol=1e-11, atol=1e-13)
+    wanted = torch_answer(gradients, Q, K, V, GRAD)
+    for port, want in zip(("dQ", "dK", "dV"), wanted, strict=True):
+        np.testing.assert_allclose(got[port], want, rtol=1e-11, atol=1e-13)
 
 
 def test_the_gradient_of_scores_sums_to_zero_over_keys() -> None:

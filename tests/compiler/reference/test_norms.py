@@ -32,22 +32,22 @@ def forward(kind: str, x: np.ndarray, scale: np.ndarray, bias: np.ndarray | None
 
 
 @pytest.mark.parametrize("kind", CASES)
-def test_forward_agrees_with_torch(torch, kind: str) -> None:
+def test_forward_agrees_with_torch(torch_answer, kind: str) -> None:
     shape, scale_shape, statistics = CASES[kind]
     x, scale, bias = draw(*shape), draw(*scale_shape), draw(*scale_shape)
     axes = tuple(i for i, (a, b) in enumerate(zip(shape, statistics, strict=True)) if b == 1 != a)
-    t = torch.from_numpy
-    normal = {
-        "rmsnorm": lambda: torch.nn.functional.rms_norm(t(x), (6,), eps=EPS),
-        "layernorm": lambda: torch.nn.functional.layer_norm(t(x), (6, 2, 3), eps=EPS),
-        "adalayernorm": lambda: torch.nn.functional.layer_norm(t(x), (6,), eps=EPS),
-        "instancenorm": lambda: torch.nn.functional.instance_norm(t(x), eps=EPS),
-        "batchnorm": lambda: torch.nn.functional.batch_norm(
-            t(x), None, None, training=True, eps=EPS
-        ),
-    }[kind]()
+    function, *arguments = {
+        "rmsnorm": ("rms_norm", (6,)),
+        "layernorm": ("layer_norm", (6, 2, 3)),
+        "adalayernorm": ("layer_norm", (6,)),
+        "instancenorm": ("instance_norm",),
+        "batchnorm": ("batch_norm", None, None, None, None, True),
+    }[kind]
+    [normal] = torch_answer(
+        lambda torch, x: getattr(torch.nn.functional, function)(x, *arguments, eps=EPS), x
+    )
     got = forward(kind, x, scale, bias)
-    np.testing.assert_allclose(got["Y"], normal.numpy() * scale + bias, rtol=1e-11, atol=1e-12)
+    np.testing.assert_allclose(got["Y"], normal * scale + bias, rtol=1e-11, atol=1e-12)
     assert got["inv_var"].shape == statistics
     if kind != "rmsnorm":
         np.testing.assert_allclose(got["mean"], x.mean(axis=axes, keepdims=True))
@@ -118,7 +118,7 @@ def test_shift_and_scale_invariances() -> None:
     np.testing.assert_allclose(scaled, apply("rmsnorm", {"input": x, "scale": ones})["Y"])
 
 
-def test_batchnorm_moves_the_running_statistics_as_torch_does(torch) -> None:
+def test_batchnorm_moves_the_running_statistics_as_torch_does(torch_answer) -> None:
     x, mean, var = draw(4, 3, 5), draw(3), np.abs(draw(3)) + 0.1
     got = apply(
         "batchnorm",
@@ -133,13 +133,15 @@ def test_batchnorm_moves_the_running_statistics_as_torch_does(torch) -> None:
             "peer_stats_0": np.full((1, 3, 1), np.nan),
         },
     )
-    new_mean, new_var = torch.from_numpy(mean.copy()), torch.from_numpy(var.copy())
-    want = torch.nn.functional.batch_norm(
-        torch.from_numpy(x), new_mean, new_var, training=True, momentum=0.3, eps=EPS
-    )
-    np.testing.assert_allclose(got["Y"], want.numpy(), rtol=1e-11, atol=1e-12)
-    np.testing.assert_allclose(got["next_running_mean"].reshape(3), new_mean.numpy())
-    np.testing.assert_allclose(got["next_running_var"].reshape(3), new_var.numpy())
+
+    def moved(torch, x, mean, var):
+        y = torch.nn.functional.batch_norm(x, mean, var, training=True, momentum=0.3, eps=EPS)
+        return y, mean, var
+
+    y, new_mean, new_var = torch_answer(moved, x, mean, var)
+    np.testing.assert_allclose(got["Y"], y, rtol=1e-11, atol=1e-12)
+    np.testing.assert_allclose(got["next_running_mean"].reshape(3), new_mean)
+    np.testing.assert_allclose(got["next_running_var"].reshape(3), new_var)
 
 
 def test_batchnorm_inference_and_training_agree_on_the_same_statistics() -> None:
