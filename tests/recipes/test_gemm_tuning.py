@@ -1,4 +1,4 @@
-"""Measured plans of the GEMM family: what a tuning file puts first, and what it does to plan keys."""
+"""Measured GEMM plans: what a tuning file puts first, and what it does to plan keys."""
 
 import json
 from pathlib import Path
