@@ -40,8 +40,17 @@ def plain(value: Any, where: str = "value") -> Any:
 
 def canonical_bytes(value: Any) -> bytes:
     """Sorted fields, no blanks, ASCII, no final newline."""
+    return plain_bytes(plain(value))
+
+
+def plain_bytes(value: Any) -> bytes:
+    """As `canonical_bytes`, of a value known to be plain, such as one read from JSON.
+
+    Raises:
+        ValueError: a number in it is not finite, which JSON as Python reads it may hold.
+    """
     text = json.dumps(
-        plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
     )
     return text.encode("ascii")
 

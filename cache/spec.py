@@ -8,7 +8,7 @@ path, user, process or environment.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
 from cudnn_aot.cache.canonical import canonical_digest, plain
@@ -164,25 +164,33 @@ def kernel_spec(
 
 
 def is_current(spec: Mapping[str, Any]) -> bool:
-    """Whether compiling a stored spec again, with today's sources and tools, gives its own key.
+    """Whether compiling a stored spec again, with today's sources and tools, gives its own key."""
+    return not why_not_current(spec)
+
+
+def why_not_current(spec: Mapping[str, Any]) -> list[str]:
+    """What has changed since a stored spec was compiled, in sentences; empty when nothing has.
 
     ``spec`` is a stored spec's canonical form. A template that is gone or no longer allowed is not
     current.
     """
+    template, tools = spec["template"], spec["toolchain"]
+    changed = []
+    if spec["version"] != VERSION or len(spec) != len(fields(KernelSpec)) + 1:
+        changed.append("kernel keys are made of other fields now")
     try:
-        today = KernelSpec(
-            template=spec["template"],
-            source_digest=source_closure(spec["template"]).digest,
-            params=spec["params"],
-            gpu_arch=spec["gpu_arch"],
-            host_triple=spec["host_triple"],
-            host_level=spec["host_level"],
-            toolchain=toolchain(spec["toolchain"]["dsl_flavor"]),
-            options=tuple(spec["options"]),
-        )
-    except (CompileError, UsageError):
-        return False
-    return today.canonical() == spec
+        if source_closure(template).digest != spec["source_digest"]:
+            changed.append(f"the sources of kernel {template} have changed")
+        today = toolchain(tools["dsl_flavor"])
+    except (CompileError, UsageError) as error:
+        return [*changed, str(error)]
+    changed += [
+        f"{tool} is {today.get(tool, 'not there')} now, kernel {template} was compiled with "
+        f"{tools.get(tool, 'none')}"
+        for tool in sorted({*today, *tools})
+        if today.get(tool) != tools.get(tool)
+    ]
+    return changed
 
 
-__all__ = ["CompileTarget", "Frozen", "KernelSpec", "is_current", "kernel_spec"]
+__all__ = ["CompileTarget", "Frozen", "KernelSpec", "is_current", "kernel_spec", "why_not_current"]

@@ -5,7 +5,13 @@ from pathlib import Path
 
 import click
 
-from cudnn_aot.cli.options import choose_store, json_option, split_list, store_option
+from cudnn_aot.cli.options import (
+    choose_store,
+    json_option,
+    split_list,
+    store_option,
+    tuning_option,
+)
 from cudnn_aot.cli.output import complain, print_json, say
 from cudnn_aot.cli.progress import show_progress
 from cudnn_aot.cli.table import format_bytes, format_table, plural
@@ -33,6 +39,7 @@ from cudnn_aot.errors import UsageError
     metavar="N",
     help="Kernels compiled at once. Default: auto, what processors and memory allow.",
 )
+@tuning_option
 @click.option(
     "--engines",
     multiple=True,
@@ -52,6 +59,7 @@ def build(
     store: str | None,
     jobs: str,
     engines: tuple[str, ...],
+    tuning: str | None,
     allow_declined: tuple[str, ...],
     as_json: bool,
 ) -> int:
@@ -84,6 +92,7 @@ def build(
             choice.path,
             jobs=_parse_jobs(jobs),
             forbid_compile=os.environ.get("CUDNN_AOT_FORBID_COMPILE") == "1",
+            tuning=tuning,
             progress=progress,
             engines=split_list(engines) or ("native",),
         )

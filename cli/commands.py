@@ -18,6 +18,7 @@ _COMMANDS = {
     "record": ("record", "Collect the graphs that a program builds."),
     "convert": ("convert", "Write graphs of any readable form as graph JSON."),
     "build": ("build", "Compile graphs for targets into a store."),
+    "why": ("why", "Explain which plan a graph gets on a target, and why."),
     "ls": ("store", "List the plans of a store."),
     "show": ("store", "Show one plan of a store, or a graph file."),
     "verify": ("store", "Check every byte of a store against its digests."),

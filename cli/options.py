@@ -54,6 +54,12 @@ def target_option(help_text: str) -> Callable[[_F], _F]:
     return click.option("--target", "-t", "target", metavar="T", help=help_text)
 
 
+def tuning_option(command: _F) -> _F:
+    return click.option(
+        "--tuning", metavar="FILE", help="Measured plans, taken before those that are ranked."
+    )(command)
+
+
 def split_list(values: Iterable[str]) -> tuple[str, ...]:
     """``("a,b", "c")`` as ``("a", "b", "c")``: a list option takes commas and repetition."""
     parts = (part.strip() for value in values for part in value.split(","))

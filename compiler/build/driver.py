@@ -39,6 +39,7 @@ from cudnn_aot.compiler.planning.backend import Backend, find_backend
 from cudnn_aot.compiler.planning.engine import Refusal
 from cudnn_aot.compiler.planning.plan import plan_graph, plan_key
 from cudnn_aot.compiler.planning.plan_list import Planned
+from cudnn_aot.compiler.planning.tuning import Tuning, load_tuning
 from cudnn_aot.compiler.target.target import Target, load_target
 from cudnn_aot.errors import UsageError, cudnnGraphNotSupportedError
 
@@ -79,6 +80,7 @@ def build(
     *,
     jobs: int | None = None,
     forbid_compile: bool = False,
+    tuning: str | Path | None = None,
     progress: ProgressCallback = silent,
     engines: Sequence[str] = ("native",),
 ) -> BuildSummary:
@@ -90,12 +92,13 @@ def build(
         store: folder of the store; created when there is at least one graph to put in.
         jobs: compile workers; None fits them to processors and memory.
         forbid_compile: fail a graph that needs a compile instead of compiling.
+        tuning: file of measured plans, which come before those that the heuristics rank.
         progress: called from the calling thread only.
         engines: providers to ask, of ``records.PROVIDERS``; what others have made stays.
 
     Raises:
         UsageError: no or unknown target, an unknown provider, a path that is not a store, one name
-            for two graphs.
+            for two graphs, a tuning file that is none.
         StoreError: the store cannot be written.
     """
     started = time.perf_counter()
@@ -108,6 +111,7 @@ def build(
         got = repr(unknown[0]) if unknown else "none"
         raise UsageError(f"engines: got {got}, want one or more of {', '.join(records.PROVIDERS)}")
     loaded_targets = _load_targets(targets)
+    measured = None if tuning is None else load_tuning(tuning)
     workers = jobs if jobs is not None else auto_jobs()
     if workers < 1:
         raise UsageError(f"jobs: got {workers}, want 1 or more")
@@ -118,7 +122,7 @@ def build(
     files_written = 0
     if sources:
         with StoreWriter(Path(store), create=True) as writer:
-            run = _Run(writer, workers, forbid_compile, progress)
+            run = _Run(writer, workers, forbid_compile, measured, progress)
             results, totals = run.build(_jobs(sources, list(loaded_targets.values()), engines))
         files_written = writer.files_written
     results += _for_targets(unreadable, loaded_targets)
@@ -174,14 +178,21 @@ class _Run:
     """The state of one build."""
 
     def __init__(
-        self, writer: StoreWriter, workers: int, forbid: bool, progress: ProgressCallback
+        self,
+        writer: StoreWriter,
+        workers: int,
+        forbid: bool,
+        tuning: Tuning | None,
+        progress: ProgressCallback,
     ) -> None:
         self._writer = writer
         self._workers = workers
         self._forbid = forbid
+        self._tuning = tuning
         self._progress = progress
         self._specs: dict[str, KernelSpec] = {}
         self._entries: dict[str, KernelEntry] = {}
+        self._whole: dict[str, KernelResult] = {}
         self._notes: deque[str] = deque()
         self._backends: dict[str, Backend | Refusal] = {}  # by target
 
@@ -201,9 +212,13 @@ class _Run:
         """Find the stored plan, or plan and note which kernels are needed."""
         started = time.perf_counter()
         try:
-            job.plan_key = plan_key(job.source.graph, job.target)
+            job.plan_key = plan_key(job.source.graph, job.target, tuning=self._tuning)
             job.stored = stored_plan(
-                self._writer.reader, job.target.name, job.source.key, job.plan_key
+                self._writer.reader,
+                job.target.name,
+                job.source.key,
+                job.plan_key,
+                known=self._whole,
             )
             if job.stored is not None:
                 job.status = Status.CACHED if job.stored.record else Status.DECLINED
@@ -212,7 +227,7 @@ class _Run:
                     self._add_to_class(job)
                 self._name(job)
                 return
-            job.planned = plan_graph(job.source.graph, job.target)
+            job.planned = plan_graph(job.source.graph, job.target, tuning=self._tuning)
             for spec in job.planned.kernels:
                 self._specs.setdefault(spec.key, spec)
                 job.waiting_for.add(spec.key)

@@ -24,9 +24,19 @@ class StoredPlan:
 
 
 def stored_plan(
-    reader: StoreReader, target: str, graph_key: str, plan_key: str, provider: str = "native"
+    reader: StoreReader,
+    target: str,
+    graph_key: str,
+    plan_key: str,
+    provider: str = "native",
+    known: dict[str, KernelResult] | None = None,
 ) -> StoredPlan | None:
-    """A provider's stored plan if its plan key is equal and every byte it needs is whole."""
+    """A provider's stored plan if its plan key is equal and every byte it needs is whole.
+
+    ``known`` has the kernels that this build found whole and current already, by kernel key; plans
+    share kernels, so each is read and hashed once per build.
+    """
+    known = {} if known is None else known
     try:
         pointer = reader.pointer(target, graph_key)
         held = providers_of(pointer)[provider]
@@ -40,21 +50,27 @@ def stored_plan(
             record = json.loads(reader.blob(digest))
             for blob in record.get("blobs", ()):
                 reader.blob(blob["blob"])
-            found.append((record, tuple(_kernel(reader, item) for item in record["kernels"])))
+            kernels = tuple(_kernel(reader, item, known) for item in record["kernels"])
+            found.append((record, kernels))
         return StoredPlan(found[0][0], found[0][1])
     except (StoreError, KeyError, IndexError, TypeError, ValueError):
         return None
 
 
-def _kernel(reader: StoreReader, item: dict[str, Any]) -> KernelResult:
+def _kernel(
+    reader: StoreReader, item: dict[str, Any], known: dict[str, KernelResult]
+) -> KernelResult:
     """A kernel of a plan record, once the store's own record of it says the same."""
+    whole = known.get(item["key"])
+    if whole is not None and (whole.blob_digest, whole.symbol) == (item["blob"], item["symbol"]):
+        return whole
     stored = reader.kernel(item["key"])
     if not is_current(stored["spec"]):
         raise ValueError("the kernel's sources or tools have changed since")
     if (stored["blob"]["sha256"], stored["symbol"]) != (item["blob"], item["symbol"]):
         raise ValueError("the plan record and the kernel record name different blobs")
     reader.blob(item["blob"])
-    return KernelResult(
+    whole = known[item["key"]] = KernelResult(
         key=item["key"],
         symbol=item["symbol"],
         object_digest=item["object"],
@@ -63,3 +79,4 @@ def _kernel(reader: StoreReader, item: dict[str, Any]) -> KernelResult:
         compiled=False,
         seconds=0.0,
     )
+    return whole

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cudnn_aot.compiler.graph.attr import plain
 from cudnn_aot.compiler.graph.bucket import GraphClass, graph_class
-from cudnn_aot.compiler.graph.enums import scalar_type
+from cudnn_aot.compiler.graph.difference import class_difference
 from cudnn_aot.compiler.graph.extents import Extent, SymExpr, evaluate
 from cudnn_aot.compiler.graph.tensor import Tensor
 
@@ -116,7 +116,7 @@ class Pattern:
             return Mismatch(f"the graph is not concrete: it has symbols {names}")
         ours = known or graph_class(concrete)
         if ours.bucket != self.bucket:
-            return Mismatch(_difference(concrete, self.graph))
+            return Mismatch(class_difference(concrete, self.graph).in_words())
         values = self._values(ours.tensors)
         if values is None:
             return self._mismatch(ours)
@@ -271,69 +271,3 @@ def _wrong(equation: _Equation, want: int, values: Values) -> str:
         return f"{equation.place}: got {equation.value}, want {want}"
     known = ", ".join(f"{name} = {values[name]}" for name in dict.fromkeys(extent.symbols))
     return f"{equation.place}: got {equation.value}, want {extent} = {want} ({known})"
-
-
-# The reason for different buckets.
-
-
-def _difference(concrete: Graph, symbolic: Graph) -> str:
-    """What of two graphs is different apart from extents, strides and scalars."""
-    ours, theirs = Counter(n.op for n in concrete.nodes), Counter(n.op for n in symbolic.nodes)
-    if ours != theirs:
-        return f"ops: got {_counted(ours)}, want {_counted(theirs)}"
-    for role, got, want in (
-        ("inputs", concrete.inputs(), symbolic.inputs()),
-        ("outputs", concrete.outputs(), symbolic.outputs()),
-    ):
-        uids = [[tensor.uid for tensor in tensors] for tensors in (got, want)]
-        if uids[0] != uids[1]:
-            return f"{role}: got uids {uids[0]}, want {uids[1]}"
-        for tensor, twin in zip(got, want, strict=True):
-            for field in _FIELDS:
-                values = _shown(tensor, field), _shown(twin, field)
-                if values[0] != values[1]:
-                    return f"{tensor}: {field}: got {values[0]}, want {values[1]}"
-    settings = [sorted(_settings(graph)) for graph in (concrete, symbolic)]
-    for one, other in zip(*settings, strict=True):
-        if one != other:
-            return f"a node {one[0]}: got {one[1]}, want {other[1]}"
-    return "the nodes are wired differently, or differ in the type of a virtual tensor"
-
-
-_FIELDS = (
-    "data_type",
-    "rank",
-    "alignment_value",
-    "is_optional",
-    "is_pass_by_value",
-    "pass_by_value",
-    "ragged_offset",
-    "ragged_offset_multiplier",
-    "reordering_type",
-)
-
-
-def _shown(tensor: Tensor, field: str) -> Any:
-    if field == "rank":
-        return len(tensor.dim)
-    value = getattr(tensor, field)
-    if field == "pass_by_value":
-        if tensor.scalar_type is scalar_type.COMPILE_TIME_CONST:
-            return f"the constant {value}"
-        return "no value" if value is None else "a value"
-    return value.uid if isinstance(value, Tensor) else getattr(value, "name", value)
-
-
-def _settings(graph: Graph) -> Iterable[tuple[str, str]]:
-    for node in graph.nodes:
-        compute = node.compute_data_type
-        attrs = [
-            f"{name}={plain(value) if node.spec.attr(name).is_baked else 'given'}"
-            for name, value in node.view.said.items()
-        ]
-        given = [f"compute_data_type={None if compute is None else compute.name}", *sorted(attrs)]
-        yield node.op, ", ".join(given)
-
-
-def _counted(ops: Counter[str]) -> str:
-    return " ".join(f"{count}x{op}" if count > 1 else op for op, count in sorted(ops.items()))

@@ -65,8 +65,8 @@ def load_tuning(path: str | Path) -> Tuning:
         raise UsageError(f"tuning file {str(path)!r}: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
         raise UsageError(f"tuning file {str(path)!r} is not JSON: {error}") from None
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        found = document.get("format") if isinstance(document, dict) else None
+    found = document.get("format") if isinstance(document, dict) else None
+    if type(found) is not int or found != FORMAT:
         raise UsageError(f"tuning file {str(path)!r}: format is {found!r}, want {FORMAT}")
     listed = document.get("entries")
     if not isinstance(listed, list):
@@ -77,6 +77,11 @@ def load_tuning(path: str | Path) -> Tuning:
         if fault:
             raise UsageError(f"tuning file {str(path)!r}: entries[{index}]: {fault}")
         key = _join(entry["family"], entry["target"], entry["layout_class"], entry["extents"])
+        if key in entries:
+            raise UsageError(
+                f"tuning file {str(path)!r}: entries[{index}]: it is about the graphs of an "
+                "earlier entry: put all plans in one"
+            )
         entries[key] = entry["plans"]
     return Tuning(entries)
 

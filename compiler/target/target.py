@@ -8,7 +8,7 @@ requirement, not by name.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
@@ -61,7 +61,7 @@ class Target:
 
     def descriptor(self) -> dict[str, str | int]:
         """The fields as plain data, as a plan key reads them."""
-        return asdict(self)
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 def known_targets() -> tuple[str, ...]:

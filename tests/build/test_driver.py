@@ -65,10 +65,10 @@ def test_a_fault_of_the_planner_fails_one_graph(
 ) -> None:
     real = driver.plan_key
 
-    def plan_key(graph, target):
+    def plan_key(graph, target, **options):
         if graph.name == "up":
             raise RuntimeError("planner\nfault")
-        return real(graph, target)
+        return real(graph, target, **options)
 
     monkeypatch.delenv("CUDNN_AOT_DEBUG", raising=False)
     monkeypatch.setattr(driver, "plan_key", plan_key)
@@ -268,3 +268,72 @@ def test_killed_builds_repeat_well(tmp_path: Path) -> None:
     assert tree_digest(store) == tree_digest(undisturbed)
     leftovers = {path.name for path in tmp_path.iterdir()} - {path.name for path in files}
     assert leftovers == {"store", "undisturbed"}
+
+
+def test_a_changed_tuning_file_plans_again_the_graphs_it_speaks_of(
+    tmp_path: Path, store_copy: Path, graph_files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is compiled again for it: the measured plan has the kernels that are there."""
+    tuning = tmp_path / "tuning.json"
+    planned: list[str] = []
+    real = driver.plan_graph
+
+    def plan_graph(graph, target, **options):
+        planned.append(graph.name)
+        return real(graph, target, **options)
+
+    monkeypatch.setattr(driver, "plan_graph", plan_graph)
+
+    def build_by(*plans: dict) -> dict[str, Status]:
+        planned.clear()
+        about = {
+            "family": "gemm",
+            "target": "cpu",
+            "layout_class": "BFLOAT16xBFLOAT16 kk [] relu -> BFLOAT16",
+            "extents": {"batch": 1, "m": 33, "n": 64, "k": 48},
+            "plans": plans,
+        }
+        tuning.write_text(json.dumps({"format": 1, "entries": [about]}))
+        summary = driver.build(graph_files, ["cpu"], store_copy, tuning=tuning)
+        assert summary.kernels.compiled == 0
+        return {result.name: result.status for result in summary.graphs}
+
+    host = {"engine": "gemm.host.blocked", "knobs": {}}
+    assert build_by() == {"up": Status.CACHED, "down": Status.CACHED}
+    assert build_by(host) == {"up": Status.BUILT, "down": Status.CACHED}
+    assert planned == ["up"]
+    assert build_by(host) == {"up": Status.CACHED, "down": Status.CACHED}
+    assert build_by(host, host) == {"up": Status.BUILT, "down": Status.CACHED}
+    monkeypatch.undo()
+    without = build_cpu(graph_files, store_copy)
+    assert {r.name: r.status for r in without.graphs} == {
+        "up": Status.BUILT,
+        "down": Status.CACHED,
+    }
+
+
+def test_a_kernel_that_graphs_share_is_checked_once_per_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Extents are arguments of a kernel, so these two graphs have one."""
+    files = [write_graph(tmp_path, linear_graph(f"n{n}", n)) for n in (64, 72)]
+    store = tmp_path / "store"
+    built = build_cpu(files, store)
+    (blob,) = {kernel.blob_digest for result in built.graphs for kernel in result.kernels}
+    read: list[str] = []
+    real = StoreReader.blob
+
+    def note(self: StoreReader, digest: str) -> bytes:
+        read.append(digest)
+        return real(self, digest)
+
+    monkeypatch.setattr(StoreReader, "blob", note)
+    again = build_cpu(files, store)
+    assert {result.status for result in again.graphs} == {Status.CACHED}
+    assert read.count(blob) == 1
+    path = store / layout.blob_path(blob)
+    path.chmod(0o644)
+    path.write_bytes(b"other bytes")
+    mended = build_cpu(files, store)
+    assert {result.status for result in mended.graphs} == {Status.BUILT}
+    assert mended.kernels.compiled == 1 and StoreReader(store).verify() == []

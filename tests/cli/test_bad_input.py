@@ -89,6 +89,7 @@ BAD_ARGUMENTS = {
     "jobs-huge": (("--target", "cpu", "-j", "9" * 5000), 2, ("-j", "9999")),
     "jobs-word": (("--target", "cpu", "-j", "many"), 2, ("'many'", "auto")),
     "unknown-option": (("--target", "cpu", "--fast"), 2, ("--fast",)),
+    "tuning-missing": (("--target", "cpu", "--tuning", "no.json"), 2, ("no.json", "No such file")),
     "allow-unknown": (("--target", "cpu", "--allow-declined", "h100"), 2, ("h100",)),
 }
 

@@ -27,13 +27,13 @@ def test_help_is_quick_and_lists_every_command() -> None:
         spent = after.children_user - before.children_user
         seconds.append(spent + after.children_system - before.children_system)
     assert done.returncode == 0
-    for command in ("record", "build", "ls", "show", "verify", "run", "targets", "doctor"):
+    for command in ("record", "build", "why", "ls", "show", "verify", "run", "targets", "doctor"):
         assert f"  {command} " in done.stdout
     assert min(seconds) < 0.25, seconds
 
 
 @pytest.mark.parametrize(
-    "command", ["record", "build", "ls", "show", "verify", "run", "targets", "doctor"]
+    "command", ["record", "build", "why", "ls", "show", "verify", "run", "targets", "doctor"]
 )
 def test_every_command_has_help_and_json(command: str) -> None:
     done = run_cli(command, "--help")

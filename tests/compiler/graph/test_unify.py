@@ -198,7 +198,7 @@ NEAR_MISSES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
         lambda d: tensor(d, 1).update(dim=[2, 60, 128]),
         "symbol 'M': got 60, want a multiple of 8",
     ),
-    "uid": (move_uid, "outputs: got uids [50], want [5]"),
+    "uid": (move_uid, "uids of the outputs: got [50], want [5]"),
     "data type": (
         lambda d: tensor(d, 3).update(data_type="HALF"),
         "tensor uid 3: data_type: got HALF, want BFLOAT16",
@@ -212,7 +212,7 @@ NEAR_MISSES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
         "tensor uid 3: alignment_value: got 8, want 16",
     ),
     "rank": (lambda d: tensor(d, 3).update(dim=[256]), "tensor uid 3: rank: got 1, want 3"),
-    "optional": (keep_the_product, "outputs: got uids"),
+    "optional": (keep_the_product, "uids of the outputs: got"),
     "constant": (
         lambda d: tensor(d, 4).update(scalar_type="COMPILE_TIME_CONST"),
         "pass_by_value: got the constant 0.5, want a value",

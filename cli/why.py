@@ -1,0 +1,241 @@
+"""``cudnn-aot why``: which plan a graph gets on a target, and what decided it, to be read aloud."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from cudnn_aot.cache.layout import STORE_FILE
+from cudnn_aot.cache.reader import StoreReader
+from cudnn_aot.cli.options import (
+    choose_store,
+    json_option,
+    split_list,
+    store_option,
+    tuning_option,
+)
+from cudnn_aot.cli.output import complain, print_json, say
+from cudnn_aot.cli.table import format_table, plural
+from cudnn_aot.compiler.build.progress import silent
+from cudnn_aot.compiler.build.sources import Source, failure_line, read_sources
+from cudnn_aot.compiler.build.why import Explanation, explain
+from cudnn_aot.compiler.build.why_stored import Held, StoreAnswer, explain_stored
+from cudnn_aot.compiler.planning.tuning import Tuning, load_tuning
+from cudnn_aot.compiler.target.target import Target, known_targets, load_target
+from cudnn_aot.errors import UsageError
+
+SHOWN_PLANS = 5
+SHOWN_DIFFERENCES = 3
+
+
+@click.command()
+@click.argument("graph", metavar="GRAPH")
+@click.option(
+    "--target",
+    "-t",
+    "targets",
+    multiple=True,
+    metavar="T[,T]",
+    help="Targets to explain for: names (see `cudnn-aot targets`) or target files.",
+)
+@store_option
+@tuning_option
+@click.option("--all", "show_all", is_flag=True, help=f"Every plan, not the first {SHOWN_PLANS}.")
+@json_option
+def why(
+    graph: str,
+    targets: tuple[str, ...],
+    store: str | None,
+    tuning: str | None,
+    show_all: bool,
+    as_json: bool,
+) -> int:
+    """Explain which plan a graph gets on a target, and why; nothing is compiled or written.
+
+    GRAPH is a graph file of any form that `build` reads; of several graphs, each is explained. Says
+    what the graph is, which engines take it, how their plans are ranked, which plan `build` takes,
+    and whether the store has it. A graph that every engine declines is explained too: exit code 0.
+    """
+    names = split_list(targets)
+    if not names:
+        raise UsageError(f"no target given: pass --target (known: {', '.join(known_targets())})")
+    loaded = [load_target(name) for name in names]
+    measured = None if tuning is None else load_tuning(tuning)
+    reader = _reader(store)
+    sources, unreadable = read_sources([Path(graph)], silent)
+    failures = [(result.file, reason) for result in unreadable for reason in result.reasons]
+    explained = []
+    for target in loaded:
+        for source in sources:
+            try:
+                explained.append(_explain(reader, source, target, measured))
+            except Exception as error:
+                failures.append((source.name, failure_line(error)))
+    for place, reason in failures:
+        complain(f"error: {place}: {reason}")
+    if as_json:
+        print_json(
+            {
+                "format": 1,
+                "store": None if reader is None else str(reader.path),
+                "graphs": [explanation.to_json() for explanation in explained],
+                "failures": [{"graph": place, "reason": reason} for place, reason in failures],
+            }
+        )
+    else:
+        for number, explanation in enumerate(explained):
+            say(*([""] if number else []), *_report(explanation, show_all))
+    return 1 if failures else 0
+
+
+def _reader(flag: str | None) -> StoreReader | None:
+    """The store that was named; the default one if it is there."""
+    choice = choose_store(flag)
+    if choice.chosen_by == "default" and not (choice.path / STORE_FILE).exists():
+        return None
+    return StoreReader(choice.path)
+
+
+def _explain(
+    reader: StoreReader | None, source: Source, target: Target, tuning: Tuning | None
+) -> Explanation:
+    explanation = explain(source, target, tuning)
+    if reader is None:
+        return explanation
+    return replace(explanation, stored=explain_stored(reader, source, target, tuning))
+
+
+# The explanation as text.
+
+
+def _report(e: Explanation, show_all: bool) -> list[str]:
+    sections = [
+        [f"{e.name} for {e.target}, from {e.file}", f"graph {e.graph_key}, made of {e.ops}"],
+        _facts(e),
+        _engines(e),
+        _plans(e, show_all),
+        _choice(e),
+        _stored(e),
+    ]
+    lines: list[str] = []
+    for section in filter(None, sections):
+        lines += [*([""] if lines else []), *section]
+    return lines
+
+
+def _facts(e: Explanation) -> list[str]:
+    if not e.family:
+        return []
+    title = f"It is a graph of the family {e.family}: it has {' or '.join(e.anchors)} in it."
+    if not e.facts:
+        return [title]
+    rows = list(e.facts.items())
+    for name, symbol in e.symbols.items():
+        step = f", multiples of {symbol['multiple_of']}" if symbol["multiple_of"] != 1 else ""
+        domain = f"{symbol['min']}..{symbol['max']}{step}"
+        rows.append((f"symbol {name}", f"{domain}, ranked for {symbol['ranked_for']}"))
+    return [title, *_columns(rows)]
+
+
+def _engines(e: Explanation) -> list[str]:
+    if not e.engines:
+        return []
+    rows = [
+        (engine.name, "takes it" if engine.reason is None else f"does not: {engine.reason}")
+        for engine in e.engines
+    ]
+    return [f"Engines of the family on {e.target}:", *_columns(rows)]
+
+
+def _plans(e: Explanation, show_all: bool) -> list[str]:
+    if not e.plans:
+        return []
+    first = len(e.plans) if show_all else max(SHOWN_PLANS, e.chosen.place if e.chosen else 0)
+    rows: list[tuple[str, ...]] = []
+    for place, plan in enumerate(e.plans[:first], start=1):
+        because = plan.why or "-"
+        if plan.declined is not None:
+            because += f"; cannot be built: {plan.declined}"
+        name = f"a plan for each of {plural(len(plan.ranges), 'range')}" * bool(plan.ranges)
+        rows.append((str(place), plan.mode, because, name or plan.name))
+        rows += [("", "", "", f"  {bounds}: {part}") for bounds, part in plan.ranges.items()]
+    left = len(e.plans) - first
+    more = f"; {left} more with --all" if left > 0 else ""
+    modes = "mode A ranks, FALLBACK always works"
+    title = f"{plural(len(e.plans), 'plan')}, best first ({modes}){more}:"
+    header = ("place", "mode", "because", "plan")
+    return [title, *_indented(format_table(header, rows, right="place"))]
+
+
+def _choice(e: Explanation) -> list[str]:
+    if e.fault:
+        return [f"A build fails: {e.fault}"]
+    if e.chosen is None:
+        said = {f"{engine.name}: {engine.reason}" for engine in e.engines}
+        reasons = [reason for reason in e.reasons if reason not in said]
+        return ["No plan: a build declines this graph.", *_indented(reasons)]
+    templates = ", ".join(dict.fromkeys(template for template, _ in e.chosen.kernels))
+    kernels = plural(len(e.chosen.kernels), "kernel")
+    lines = [f"A build takes plan {e.chosen.place}: it runs no kernel."]
+    if e.chosen.kernels:
+        lines = [f"A build takes plan {e.chosen.place}: it runs {kernels} of {templates}."]
+    return [*lines, f"Each call goes to the first branch that fits it: {_some(e.chosen.branches)}."]
+
+
+def _stored(e: Explanation) -> list[str]:
+    answer = e.stored
+    if answer is None:
+        return ["No store was named, so nothing is said of what is stored."]
+    store = f"The store {answer.store}"
+    if answer.held is Held.ABSENT:
+        lines = [f"{store} does not have it.", *_nearest(answer, e.target)]
+    elif answer.held is Held.DAMAGED:
+        lines = [f"{store} has it, damaged; a build makes it again.", *answer.reasons]
+    elif answer.held is Held.STALE:
+        what = "a decline of it" if answer.is_declined else "a plan of it"
+        lines = [f"{store} has {what} that a build would make again:", *answer.reasons]
+        if answer.plan and e.chosen is not None:
+            is_same = answer.plan == e.plans[e.chosen.place - 1].name
+            lines.append("the plan stays the same" if is_same else f"stored is {answer.plan}")
+    elif answer.is_declined:
+        lines = [f"{store} has it as declined, and a build leaves it at that:", *answer.reasons]
+    else:
+        lines = [f"{store} has this plan, and it is current: a build has nothing to do."]
+    if answer.other_targets:
+        lines.append(f"it is also stored for {', '.join(answer.other_targets)}")
+    return [lines[0], *_indented(lines[1:])]
+
+
+def _nearest(answer: StoreAnswer, target: str) -> Iterator[str]:
+    nearest = answer.nearest
+    if nearest is None:
+        held = plural(answer.graphs, "graph") if answer.graphs else "nothing"
+        yield f"it holds {held} for {target}" + (", none of them like it" * bool(answer.graphs))
+        return
+    other = repr(nearest.name) if nearest.name else f"graph {nearest.graph_key[:12]}"
+    if nearest.serves_for is not None:
+        values = ", ".join(f"{name} = {value}" for name, value in nearest.serves_for.items())
+        yield f"but {other} there serves it" + (f" for {values}" if values else "")
+        return
+    shown = nearest.differences[:SHOWN_DIFFERENCES]
+    alike = {"class": "is of the same kind", "name": "has its name", "ops": "has the same ops"}
+    yield f"the nearest there is {other}, which {alike[nearest.likeness]}; the difference is"
+    yield from (f"  {difference.in_words('here', 'there')}" for difference in shown)
+    left = len(nearest.differences) - len(shown)
+    if left:
+        yield f"  and {plural(left, 'field')} more"
+
+
+def _columns(rows: list[tuple[str, str]]) -> list[str]:
+    width = max(len(name) for name, _ in rows)
+    return [f"  {name:<{width}}  {value}" for name, value in rows]
+
+
+def _indented(lines: list[str]) -> list[str]:
+    return ["  " + line for line in lines]
+
+
+def _some(names: tuple[str, ...]) -> str:
+    shown = ", ".join(names[:6])
+    return f"{shown} and {len(names) - 6} more" if len(names) > 6 else shown
