@@ -1,6 +1,7 @@
 """The graph: tensors and nodes in the order they were built, one method per row of the op table.
 
-The public name is `pygraph`; methods, keywords, automatic names and uids follow the cuDNN frontend.
+Methods, keywords, automatic names and uids follow the cuDNN frontend; the public `pygraph` adds the
+plans.
 A graph can be changed until `freeze`, which validates it and seals the whole surface; a change
 after `validate` undoes the validation. uids belong to this class: a uid that the caller asks for
 takes it from an automatic holder, which is renumbered, and two callers' claims on one uid collide.
@@ -554,6 +555,3 @@ class Graph(metaclass=Builders):
             del self._tensors[tensor.uid]
         fill(tensor, uid=uid, uid_assigned=True)
         self._tensors[uid] = tensor
-
-
-pygraph = Graph
