@@ -11,6 +11,7 @@ from typing import Any
 
 from cudnn_aot.compiler.graph.extents import SymExpr
 from cudnn_aot.compiler.graph.graph import Graph
+from cudnn_aot.compiler.graph.tensor import Tensor
 from cudnn_aot.errors import RefusedError
 
 
@@ -20,24 +21,29 @@ def bindings(graph: Graph, given: Any, tensor_uids: Any = None) -> dict[int, Any
     Raises:
         RefusedError: a name is unknown or of several tensors; buffers and uids do not match.
     """
-    bound = dict(graph.bindings) if graph._bound else {}
+    bound = graph.bindings if graph._bound else None  # made anew each time
     if tensor_uids is not None:
-        bound.update(_ordered(given, tensor_uids))
-        return bound
+        ordered = _ordered(given, tensor_uids)
+        return {**bound, **ordered} if bound else ordered
+    if not bound and type(given) is dict and not [key for key in given if type(key) is not int]:
+        return given  # by uid already, which costs a call the least
     if not isinstance(given, Mapping):
         raise RefusedError(
             f"buffers: got {type(given).__name__}, want a dict by tensor, name or uid, or a list "
             "with tensor_uids=",
             "name",
         )
+    pack = dict(bound) if bound else {}
     for key, buffer in given.items():
-        if type(key) is int:
-            bound[key] = buffer
+        if type(key) is Tensor:
+            pack[key.uid] = buffer
+        elif type(key) is int:
+            pack[key] = buffer
         elif isinstance(key, str):
-            bound[_uid_of_name(graph, key)] = buffer
+            pack[_uid_of_name(graph, key)] = buffer
         elif key is not None:  # an optional tensor that is not there
-            bound[_uid_of(key)] = buffer
-    return bound
+            pack[_uid_of(key)] = buffer
+    return pack
 
 
 def symbols_of_call(
@@ -64,8 +70,7 @@ def _ordered(buffers: Any, uids: Any) -> dict[int, Any]:
     bound = dict(zip(uids, buffers, strict=True))
     if len(bound) < len(uids):
         raise RefusedError(f"tensor_uids: got {_repeated(uids)} twice, want distinct uids", "name")
-    wrong = [uid for uid in bound if type(uid) is not int]
-    if wrong:
+    if wrong := [uid for uid in uids if type(uid) is not int]:
         raise RefusedError(f"tensor_uids: got {wrong[0]!r}, want integers", "name")
     return bound
 

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 from cudnn_aot.compiler.graph.enums import build_plan_policy, heur_mode
 from cudnn_aot.compiler.graph.extents import Symbol
 from cudnn_aot.compiler.graph.graph import Graph
+from cudnn_aot.compiler.program.bindings import bindings, symbols_of_call
 from cudnn_aot.errors import DamagedError, SequenceError, UsageError
+from cudnn_aot.handles import get_stream
 
 if TYPE_CHECKING:
     from cudnn_aot.compiler.graph.enums import behavior_note, numerical_note
@@ -414,10 +416,10 @@ class pygraph(Graph):  # noqa: N801  (the name that programs use)
         self.begin_planning()
         if held.blobs or not held.planned.kernels:
             stored = StoredPlan(held.record, held.planned, held.blob)
-            self._program = Program(self, held.target, (), stored=stored)
+            self._program = Program(self, held.target, (), self._exclusions, stored)
             self._program.build()
             return
-        self._program = Program(self, held.target, ())
+        self._program = Program(self, held.target, (), self._exclusions)
         place = self._program.plans.append_planned(held.planned)
         self._program.restore(place, enforce_precompiled)
 
@@ -460,8 +462,6 @@ class pygraph(Graph):  # noqa: N801  (the name that programs use)
         return self
 
     def _workspace(self, built: BuiltPlan, uids: Any, shapes: Any) -> int:
-        from cudnn_aot.compiler.program.bindings import symbols_of_call
-
         symbols = symbols_of_call(self, uids, shapes, None) if self.symbols else None
         return int(built.plan.workspace_bytes(symbols))
 
@@ -477,9 +477,6 @@ class pygraph(Graph):  # noqa: N801  (the name that programs use)
         tensor_uids: Any,
         symbols: Mapping[str, int] | None,
     ) -> None:
-        from cudnn_aot.compiler.program.bindings import bindings
-        from cudnn_aot.handles import get_stream
-
         supplied = self._handle if handle is None else handle
         built.plan.execute(
             bindings(self, tensor_dict, tensor_uids),
