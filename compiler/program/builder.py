@@ -19,9 +19,9 @@ from cudnn_aot.compiler.formats import graph_json
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.planning.plan_list import Planned
 from cudnn_aot.compiler.program.built import StoredPlan
-from cudnn_aot.compiler.program.layers import Layers
+from cudnn_aot.compiler.program.layers import OVERLAY_VARIABLE, Layers
 from cudnn_aot.compiler.target.target import Target
-from cudnn_aot.errors import CompileForbiddenError, StoreError
+from cudnn_aot.errors import CompileForbiddenError, NotReproducibleError, StoreError
 
 FORBID_VARIABLE = "CUDNN_AOT_FORBID_COMPILE"
 
@@ -66,7 +66,7 @@ class Builder:
         It gets the kernels that only the base has, too, so that it is whole by itself. Where it
         cannot be written the plan is as good without it.
         """
-        with contextlib.suppress(StoreError):
+        try:
             writer = self._writer()
             for spec in stored.planned.kernels:
                 self._copy(spec.key, writer)
@@ -77,6 +77,10 @@ class Builder:
                 self._graph.key(),
                 records.pointer(plan_key, graph_blob, [record_blob]),
             )
+        except NotReproducibleError:
+            raise
+        except StoreError:
+            return
 
     def _stored(self, key: str) -> KernelEntry | None:
         for reader in self._layers.readers():
@@ -113,5 +117,10 @@ class Builder:
 
     def _writer(self) -> StoreWriter:
         if self._overlay is None:
-            self._overlay = self._open.enter_context(StoreWriter(self._layers.overlay))
+            try:
+                writer = StoreWriter(self._layers.overlay)
+            except StoreError as error:
+                where = f"no place for compiled plans: set {OVERLAY_VARIABLE} to one"
+                raise type(error)(f"{where}: {error}") from None
+            self._overlay = self._open.enter_context(writer)
         return self._overlay

@@ -89,9 +89,9 @@ class Program:
     def exclude(self, exclusion: Exclusion) -> None:
         """Exclude plans; the one in use is given up if it is among them."""
         with self._lock:
-            self._exclusions.append(exclusion)
             method, argument = exclusion
             getattr(self.plans, method)(argument)
+            self._exclusions.append(exclusion)
             if self.current is not None and self.plans.why_excluded(self.place):
                 self.current = None
 

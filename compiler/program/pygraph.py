@@ -122,7 +122,7 @@ class pygraph(Graph):  # noqa: N801  (the name that programs use)
         if self._program is None:
             self.create_execution_plans()
         program = self._planned("build_plans")
-        if policy is build_plan_policy.ALL:
+        if getattr(policy, "name", policy) == "ALL":  # of another library's enum, too
             program.build_all()
         else:
             program.build()

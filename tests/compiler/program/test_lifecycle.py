@@ -275,6 +275,8 @@ def test_a_limit_on_workspace(linear):
     it.check()
     with pytest.raises(UsageError, match="workspace limit"):
         it.graph.deselect_workspace_greater_than(-1)
+    it.graph.execute(it.pack())  # what was refused changes nothing
+    it.check()
 
 
 @pytest.mark.parametrize("index", [-1, 1, 7])

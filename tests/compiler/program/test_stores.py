@@ -20,6 +20,7 @@ from cudnn_aot.compiler.program.layers import layers
 from cudnn_aot.errors import (
     CompileForbiddenError,
     NotAStoreError,
+    StoreError,
     UsageError,
     cudnnGraphNotSupportedError,
 )
@@ -130,6 +131,22 @@ def test_a_missing_kernel_with_compiling_forbidden(linear, empty_overlay, monkey
     for part in ("graph 'up'", "for cpu", str(empty_overlay), "cudnn-aot build", "--target cpu"):
         assert part in str(caught.value)
     assert not empty_overlay.exists()
+
+
+def test_a_plan_is_as_good_where_the_overlay_cannot_be_written(
+    linear, filled, tmp_path, monkeypatch
+):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("CUDNN_AOT_STORE", str(filled))
+    monkeypatch.setenv("CUDNN_AOT_CACHE", str(tmp_path / "file" / "store"))
+    it = linear()
+    it.graph.build([cudnn.heur_mode.FALLBACK])
+    assert planned(it.graph)
+    it.graph.execute(it.pack())
+    it.check()
+    monkeypatch.delenv("CUDNN_AOT_STORE")
+    with pytest.raises(StoreError, match="no place for compiled plans: set CUDNN_AOT_CACHE"):
+        linear().graph.build()
 
 
 @pytest.fixture
