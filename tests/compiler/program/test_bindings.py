@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -144,3 +145,25 @@ def test_overridden_rows():
     assert (result == 8).all()
     with pytest.raises(ValueError, match="override"):
         g.execute({a: left, b: right, y: result}, room, None, uids, shapes[:1], strides)
+
+
+def test_calls_from_many_threads(built):
+    """Each with buffers of its own."""
+    wrong: list[int] = []
+
+    def call(seed: int) -> None:
+        a = np.full((1, 4, 8), seed, np.float32)
+        result = np.empty((1, 4, 16), np.float32)
+        ones, none = np.ones((1, 8, 16), np.float32), np.zeros((1, 1, 16), np.float32)
+        for _ in range(200):
+            result.fill(-1)
+            built.graph.execute({built.a: a, built.b: ones, built.bias: none, built.y: result})
+            if not (result == 8 * seed).all():
+                wrong.append(seed)
+
+    threads = [threading.Thread(target=call, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
