@@ -33,13 +33,16 @@ _SCHEMA = "$schema"  # what editors find the schema by; no part of the graph
 _UNSET = ("NOT_SET",)
 
 
-def loads(text: str | bytes, name: str = "") -> Graph:
-    """Read a graph; `name` is its name if the file gives none. Raises one `InvalidGraphError`."""
+def loads(text: str | bytes, name: str = "", into: Graph | None = None) -> Graph:
+    """Read a graph; `name` is its name if the file gives none. Raises one `InvalidGraphError`.
+
+    `into` is an empty graph that becomes the one that is read.
+    """
     data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
-    return read(parse(data), name)
+    return read(parse(data), name, into)
 
 
-def read(root: Value, name: str = "") -> Graph:
+def read(root: Value, name: str = "", into: Graph | None = None) -> Graph:
     """Read a graph from parsed JSON and validate it."""
     top = root.fields((MARKER, "tensors", "nodes"), ("name", *CONTEXT, "symbols", _SCHEMA))
     version = top[MARKER].integer()
@@ -51,7 +54,9 @@ def read(root: Value, name: str = "") -> Graph:
         field: top[field].member(data_type, _UNSET) for field in CONTEXT if field in top
     }
     with top.get("symbols", root).locate():
-        graph = Graph(
+        graph = into if into is not None else Graph.__new__(Graph)
+        Graph.__init__(
+            graph,
             top["name"].text() if "name" in top else name,
             **context,
             symbols=_read_symbols(top["symbols"]) if "symbols" in top else None,

@@ -1,6 +1,7 @@
 """The graph: tensors and nodes in the order they were built, one method per row of the op table.
 
-The public name is `pygraph`; methods, keywords, automatic names and uids follow the cuDNN frontend.
+Methods, keywords, automatic names and uids follow the cuDNN frontend; the public `pygraph` adds the
+plans.
 A graph can be changed until `freeze`, which validates it and seals the whole surface; a change
 after `validate` undoes the validation. uids belong to this class: a uid that the caller asks for
 takes it from an automatic holder, which is renumbered, and two callers' claims on one uid collide.
@@ -202,13 +203,15 @@ class Graph(metaclass=Builders):
             by_name.setdefault(tensor.name, []).append(tensor.uid)
         return {name: uids[0] for name, uids in by_name.items() if len(uids) == 1}
 
-    def find_tensor(self, which: str | int) -> Tensor | None:
+    def find_tensor(self, name_or_uid: str | int) -> Tensor | None:
         """The tensor of that uid or name, or None; refuses a name that several have."""
-        if isinstance(which, int):
-            return self._tensors.get(which)
-        found = [tensor for tensor in self._tensors.values() if tensor.name == which]
+        if isinstance(name_or_uid, int):
+            return self._tensors.get(name_or_uid)
+        found = [tensor for tensor in self._tensors.values() if tensor.name == name_or_uid]
         if len(found) > 1:
-            raise InvalidGraphError(f"{which!r} names {len(found)} tensors: look one up by its uid")
+            raise InvalidGraphError(
+                f"{name_or_uid!r} names {len(found)} tensors: look one up by its uid"
+            )
         return found[0] if found else None
 
     def get_node(self, name: str) -> Node | None:
@@ -565,6 +568,3 @@ class Graph(metaclass=Builders):
             del self._tensors[state["uid"]]
         state["uid"], state["uid_assigned"] = uid, True
         self._tensors[uid] = tensor
-
-
-pygraph = Graph

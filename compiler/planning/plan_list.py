@@ -41,7 +41,7 @@ from cudnn_aot.compiler.planning.replay import (
 )
 from cudnn_aot.compiler.planning.tuning import Tuning
 from cudnn_aot.compiler.target.target import Target
-from cudnn_aot.errors import UsageError, cudnnGraphNotSupportedError
+from cudnn_aot.errors import PlanIndexError, UsageError, cudnnGraphNotSupportedError
 
 Built = TypeVar("Built")
 
@@ -102,6 +102,8 @@ class PlanList:
         backend: asked for plans of its own; None leaves it out.
         tuning: measured plans, which come before those that the heuristics rank.
         engines: names of the engines that may serve; None for all that the manifest offers.
+        lowered: plans that were lowered before, of this graph and target. They are in the list,
+            and engines are listed even where the compiler that the others need is missing.
 
     Raises:
         InvalidGraphError, cudnnGraphNotSupportedError: the graph is invalid, or the family's
@@ -118,6 +120,7 @@ class PlanList:
         backend: Backend | None = None,
         tuning: Tuning | None = None,
         engines: Iterable[str] | None = None,
+        lowered: Sequence[Planned] = (),
     ) -> None:
         self.graph = graph.freeze()
         self.target = target
@@ -134,9 +137,12 @@ class PlanList:
         self._of_backend: dict[int, Engine] = {}
         self._excluded = Exclusions()
         self._lowered: dict[Entry, Planned] = {}
+        self._needs_compiler = not lowered
         self.selected: int | None = None
         self._analyze(None if engines is None else frozenset(engines))
         self.entries = self._rank(tuning)
+        for planned in lowered:
+            self._lowered[self.entry(self.append_planned(planned))] = planned
 
     # What there is.
 
@@ -147,15 +153,20 @@ class PlanList:
         """The plan at a place of the list.
 
         Raises:
-            UsageError: there is no such place.
+            PlanIndexError: there is no such place.
         """
         if type(index) is not int or not 0 <= index < len(self.entries):
-            raise UsageError(
+            raise PlanIndexError(
                 f"plan index: got {index!r}, want 0..{len(self.entries) - 1}"
                 if self.entries
                 else f"plan index: got {index!r}, but there is no plan"
             )
         return self.entries[index]
+
+    def place_of(self, planned: Planned) -> int:
+        """Where in the list a plan is that was lowered."""
+        lowered = (self._lowered.get(entry) for entry in self.entries)
+        return next(index for index, each in enumerate(lowered) if each is planned)
 
     def name(self, index: int) -> str:
         """``engine[KNOB=value, ...]`` of a plan, the same in every process and release."""
@@ -209,6 +220,16 @@ class PlanList:
         if entry not in self.entries:
             self.entries.append(entry)
         return self.entries.index(entry)
+
+    def append_planned(self, planned: Planned) -> int:
+        """`append` of a plan's engine and knobs, of another list or a record; its place."""
+        knobs: PublicKnobs | RangedKnobs = _typed(planned.knobs)
+        if planned.ranges:
+            knobs = RangedKnobs()
+            for part in planned.ranges:
+                bounds = tuple((name, low, high) for name, (low, high) in part.bounds.items())
+                knobs[str(Range(bounds, ()))] = (part.engine_id, _typed(part.knobs))
+        return self.append(planned.engine_id, knobs)
 
     def select(self, index: int) -> None:
         """Pin a plan: what is built is this one or nothing."""
@@ -342,7 +363,7 @@ class PlanList:
             return decline_reason(decline)
         if refusal is not None:
             return refusal.reason
-        missing = why_no_dsl(engine.dsl_min)
+        missing = why_no_dsl(engine.dsl_min) if self._needs_compiler else None
         if missing is None:
             self._engines[engine_id] = engine
         return missing
@@ -471,6 +492,9 @@ class PlanList:
 
     def _lower(self, config: PlanConfig, facts: Any) -> Planned:
         engine = self._engine(config.engine_id)
+        missing = why_no_dsl(engine.dsl_min)
+        if missing is not None:
+            raise cudnnGraphNotSupportedError(missing, [missing])
         lowering = engine.lower(facts, config.knobs, self.target)
         if isinstance(lowering, Refusal):
             raise cudnnGraphNotSupportedError(lowering.reason, [lowering.reason])

@@ -90,10 +90,15 @@ def load_target(name: str) -> Target:
         ) from error
     except (ValueError, RecursionError) as error:
         raise UsageError(f"target descriptor {name!r} is not JSON: {error}") from error
-    return _target_from(document, name)
+    return target_from(document, name)
 
 
-def _target_from(document: Any, source: str) -> Target:
+def target_from(document: Any, source: str) -> Target:
+    """The target that a parsed descriptor describes; ``source`` names it in messages.
+
+    Raises:
+        UsageError: it is no descriptor.
+    """
     if not isinstance(document, dict):
         raise UsageError(
             f"target descriptor {source!r}: got {type(document).__name__}, want object"

@@ -14,12 +14,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _GRAPH = "cudnn_aot.compiler.graph"
+_PROGRAM = "cudnn_aot.compiler.program"
 _HOME = {
     name: module
     for module, names in {
-        f"{_GRAPH}.graph": "pygraph GraphContext",
-        f"{_GRAPH}.wrapper": "Graph",
-        f"{_GRAPH}.decorators": "graph jit graph_cache",
+        f"{_PROGRAM}.pygraph": "pygraph",
+        f"{_PROGRAM}.wrapper": "Graph",
+        f"{_PROGRAM}.decorators": "graph jit graph_cache",
+        f"{_GRAPH}.graph": "GraphContext",
         f"{_GRAPH}.tensor": "Tensor tensor",
         f"{_GRAPH}.node": "Node",
         f"{_GRAPH}.extents": "Symbol",
@@ -42,7 +44,7 @@ _HOME = {
 }
 _MODULES = {
     "datatypes": "cudnn_aot.datatypes",
-    "wrapper": "cudnn_aot.compiler.graph.wrapper",
+    "wrapper": f"{_PROGRAM}.wrapper",
 }
 
 

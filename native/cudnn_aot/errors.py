@@ -48,6 +48,14 @@ class cudnnGraphNotSupportedError(Error):  # noqa: N801  (the name that programs
         self.reasons = list(reasons)
 
 
+class SequenceError(UsageError, RuntimeError):
+    """A method of a graph was called before another one that it needs."""
+
+
+class PlanIndexError(UsageError, IndexError):
+    """A plan list has no such place."""
+
+
 class StoreError(Error):
     """A store cannot be read or written as asked."""
 

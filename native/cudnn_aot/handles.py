@@ -1,8 +1,9 @@
 """Handles, as programs written for the cuDNN frontend pass them around: what names a stream.
 
 Nothing is loaded and no device is touched. A handle only remembers the stream that its owner set;
-`execute(..., stream=get_stream(handle))` runs there. Without a handle the default stream is used,
-and a destroyed handle is refused rather than read as the default stream.
+`execute(..., handle=handle)` of a graph and `execute(..., stream=get_stream(handle))` of a plan run
+there. Without a handle the default stream is used, and a destroyed handle is refused rather than
+read as the default stream.
 """
 
 from __future__ import annotations

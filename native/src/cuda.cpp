@@ -16,6 +16,7 @@ namespace {
 
 constexpr int kSuccess = 0;
 constexpr int kAttrMultiProcessorCount = 16;
+constexpr int kAttrL2CacheSize = 38;
 constexpr int kAttrComputeCapabilityMajor = 75;
 constexpr int kAttrComputeCapabilityMinor = 76;
 constexpr int kAttrMaxSharedMemoryPerBlockOptin = 97;
@@ -201,6 +202,7 @@ Attributes DeviceAttributes(int device) {
   out.minor = Attribute(kAttrComputeCapabilityMinor, device);
   out.sm_count = Attribute(kAttrMultiProcessorCount, device);
   out.smem_optin_bytes = Attribute(kAttrMaxSharedMemoryPerBlockOptin, device);
+  out.l2_bytes = Attribute(kAttrL2CacheSize, device);
   Check(runtime.driver_get_version(&out.driver_version), "cudaDriverGetVersion");
   return out;
 }

@@ -22,6 +22,7 @@ struct Attributes {
   int minor = 0;
   int sm_count = 0;
   int smem_optin_bytes = 0;
+  int l2_bytes = 0;
   int driver_version = 0;  // 12090 for 12.9
 };
 

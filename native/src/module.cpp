@@ -40,6 +40,7 @@ py::dict DeviceAttributes(int device) {
   out["compute_capability"] = py::make_tuple(found.major, found.minor);
   out["sm_count"] = found.sm_count;
   out["smem_optin_bytes"] = found.smem_optin_bytes;
+  out["l2_bytes"] = found.l2_bytes;
   out["driver_version"] = found.driver_version;
   return out;
 }

@@ -18,9 +18,12 @@ What the same names mean here:
 | name | here |
 |---|---|
 | `backend_version()`, `backend_version_string()` | the cuDNN whose graphs can be built, 92801 and `"9.28.1"`; no cuDNN is loaded |
-| `create_handle()`, `set_stream`, `get_stream`, `destroy_handle` | a handle remembers a stream, and is what names it: `plan.execute(..., stream=get_stream(handle))`; a destroyed one is refused |
+| `create_handle()`, `set_stream`, `get_stream`, `destroy_handle` | a handle remembers a stream, and is what names it: `execute(..., handle=handle)`; a destroyed one is refused |
 | `graph(handle)` | makes a graph, as there |
-| `jit`, `Graph` | give the graph back validated and sealed; its plans are made by `cudnn-aot build` |
+| `build`, `execute` and what lies between | as there, over the plans of this package, which come from stores or are compiled: [in-process.md](in-process.md) |
+| `jit`, `Graph` | give the graph back built, as there; without a target to build for it is sealed, and built when a plan is first needed |
+| `key()` | 64 hex digits, the same in every process |
+| `serialize`, `deserialize` | as there; the bytes are of a format of this package |
 | `datatypes.torch_to_cudnn_data_type` | as there, for torch and numpy types; torch is not imported |
 | `knob_type` | the whole vocabulary; engines here use a part of it |
 

@@ -7,22 +7,34 @@ row matches fails the tests, and so does a row that matches none. docs/parity.md
 DIFFERENCES: tuple[tuple[str, str, str], ...] = (
     (
         "Planning and running",
-        "graph: {build*,check_support,create_execution_plan*,plans,select_*,selected_engine,"
-        "backend_plan_entries,deselect_*,get_*plan*,get_engine_and_knobs_at_index,"
-        "get_behavior_notes*,get_workspace_size*,get_cuda_graph_retention}: absent",
-        "plans are made by `cudnn-aot build` for a named target, in another process",
+        "graph: {*_cuda_graph,get_cuda_graph_retention}: absent",
+        "they fill in a CUDA graph from a plan of cuDNN's backend; capture the stream of `execute`",
     ),
     (
         "Planning and running",
-        "graph: {execute*,serialize,deserialize,*_cuda_graph}: absent",
-        "a plan is executed, and a store is what is serialised; files of graphs are read by "
-        "`load_graphs`",
+        "call: {build,build_plans}.ctx: absent",
+        "the frontend's inner parts pass a stream on by it; a plan here is compiled for a target",
+    ),
+    (
+        "Planning and running",
+        "call: build_plans.policy: only here",
+        "by position or keyword, as there, where the signature does not show it",
+    ),
+    (
+        "Planning and running",
+        "call: execute_plan_at_index.override_*: only here",
+        "the same",
+    ),
+    (
+        "Planning and running",
+        "call: execute*.symbols: only here",
+        "values of symbolic extents, for calls that bind bare addresses",
     ),
     (
         "Planning and running",
         "module: {create_device_properties,DeviceInfo,create_kernel_cache,knob}: absent",
-        "a graph is built for a target by name, with no device, handle or cache of kernels at "
-        "hand; `pygraph` takes these arguments and ignores them",
+        "a graph is built for a target by name, and stores are the cache of kernels; `pygraph` "
+        "takes these arguments and ignores them",
     ),
     (
         "Planning and running",
@@ -64,6 +76,11 @@ DIFFERENCES: tuple[tuple[str, str, str], ...] = (
         "Arguments",
         "call: __init__.symbols: only here",
         "the ranges of symbolic extents, which the frontend does not have",
+    ),
+    (
+        "Arguments",
+        "call: __init__.target: only here",
+        "what the graph is planned for; the current CUDA device says if nothing else does",
     ),
     (
         "Arguments",

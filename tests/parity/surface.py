@@ -10,6 +10,46 @@ import re
 from typing import Any
 
 REQUIRED = "required"
+METHODS = (
+    "__init__",
+    "tensor",
+    "tensor_like",
+    "tensor_scalar",
+    "matmul",
+    "find_tensor",
+    "get_node",
+    "get_inputs",
+    "get_outputs",
+    "inspect",
+    "validate",
+    "build_operation_graph",
+    "create_execution_plans",
+    "create_execution_plan",
+    "check_support",
+    "build_plans",
+    "build",
+    "backend_plan_entries",
+    "get_execution_plan_count",
+    "get_plan_name_at_index",
+    "get_engine_and_knobs_at_index",
+    "select_plan",
+    "build_plan_at_index",
+    "get_behavior_notes",
+    "get_behavior_notes_for_plan_at_index",
+    "deselect_engines",
+    "deselect_workspace_greater_than",
+    "deselect_behavior_notes",
+    "select_behavior_notes",
+    "deselect_numeric_notes",
+    "select_numeric_notes",
+    "get_workspace_size",
+    "get_workspace_size_plan_at_index",
+    "execute",
+    "execute_plan_at_index",
+    "serialize",
+    "deserialize",
+    "key",
+)
 _COMMON = {"name": "", "compute_data_type": None, "out_dims": None}
 
 
@@ -33,10 +73,7 @@ def surface(cudnn: Any) -> dict[str, Any]:
         "kernels": sorted(cudnn._LAZY_OPTIONAL_IMPORTS),
         "graph": [name for name in dir(cudnn.pygraph) if not name.startswith("_")],
         "tensor": [name for name in dir(cudnn.Tensor) if not name.startswith("_")],
-        "methods": {
-            name: parameters(getattr(cudnn.pygraph, name))
-            for name in ("__init__", "tensor", "tensor_like", "tensor_scalar", "matmul")
-        },
+        "methods": {name: parameters(getattr(cudnn.pygraph, name)) for name in METHODS},
         "functions": {
             name: parameters(getattr(cudnn, name))
             for name in (

@@ -32,6 +32,15 @@ ALLOWED = {
         "cudnn_aot.cache.toolchain",
         "cudnn_aot._native",  # bounds the workspace of a table
     ),
+    "cudnn_aot.compiler.program": (
+        "cudnn_aot.errors",
+        "cudnn_aot.handles",
+        "cudnn_aot.datatypes",
+        "cudnn_aot._native",
+        "cudnn_aot.compiler",
+        "cudnn_aot.cache",
+        "cudnn_aot.runtime",
+    ),
     "cudnn_aot.compiler.build": ("cudnn_aot.errors", "cudnn_aot.compiler", "cudnn_aot.cache"),
     "cudnn_aot.recipes.trace": ("cudnn_aot.errors",),
     "cudnn_aot.recipes": (

@@ -133,6 +133,30 @@ def test_serve_from_a_moved_read_only_store(
             path.chmod(0o755)
 
 
+IN_PROCESS = """
+import array, sys
+import cudnn_aot as cudnn
+g = cudnn.pygraph(target="cpu")
+g.deserialize(open(sys.argv[1]).read())
+g.build([cudnn.heur_mode.A])
+result = array.array("H", [0] * 5 * 64)
+ones = array.array("H", [0x3F80] * 64 * 48)  # 1.0 in bfloat16
+g.execute({"A": ones[: 5 * 48].tobytes(), "B": ones.tobytes(), "Y": result}, symbols={"M": 5})
+assert set(result) == {0x4240}, set(result)  # 48.0
+print(g.get_plan_name())
+"""
+
+
+def test_build_in_process_from_a_store(
+    serving_python: Path, built_store: Path, graph_files: list[Path], tmp_path: Path
+) -> None:
+    """The plan key is the same in a wheel as in the checkout that built the store."""
+    environment = {"PATH": "/nonexistent", "HOME": str(tmp_path), "CUDNN_AOT_STORE": built_store}
+    command = (serving_python, "-I", "-c", IN_PROCESS, graph_files[0])
+    assert run(*command, env=environment) == "gemm.host.blocked\n"
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.fixture
 def noexec_folder(tmp_path: Path) -> Iterator[Path]:
     if os.geteuid() != 0:

@@ -57,6 +57,7 @@ const char *cudaGetErrorString(int code) { return "stand-in error"; }
 int cudaDeviceGetAttribute(int *value, int attribute, int device) {
   switch (attribute) {
     case 16: *value = setting("sm_count", 132) - device; say("sm_count of %d", device); break;
+    case 38: *value = setting("l2", 62914560); break;
     case 75: *value = setting("major", 9); break;
     case 76: *value = setting("minor", 0); break;
     case 97: *value = setting("smem", 232448); break;

@@ -101,6 +101,23 @@ def other_majors(name: str, m, n, k, a_transposed: bool, b_transposed: bool) -> 
     return g
 
 
+def linear(g, m=320, n=768, k=512):
+    """A, B, bias and Y = relu(A @ B + bias), declared as programs do."""
+    a = g.tensor(name="A", dim=[1, m, k], stride=[m * k, k, 1])
+    b = g.tensor(name="B", dim=[1, k, n], stride=[k * n, n, 1])
+    bias = g.tensor(name="bias", dim=[1, 1, n], stride=[n, n, 1])
+    y = g.relu(g.bias(g.matmul(a, b), bias))
+    y.set_output(True).set_name("Y").set_data_type(BF16)
+    return a, b, bias, y
+
+
+def in_process() -> Graph:
+    """The graph that a program builds in process."""
+    g = graph("in_process")
+    linear(g)
+    return g
+
+
 ANY_M = {"M": {"min": 0, "max": 65536, "hint": 1024}}
 
 TEST_GRAPHS: tuple[Callable[[], Graph], ...] = (
@@ -118,6 +135,7 @@ TEST_GRAPHS: tuple[Callable[[], Graph], ...] = (
     lambda: optional_output("optional_output", 192, 256, 128),
     lambda: column_and_scalars("column_and_scalars", 150, 256, 128),
     lambda: plain("split_k", 16, 512, 16384),
+    in_process,
     lambda: other_majors("m_major_n_major", 256, 384, 128, True, False),
     lambda: other_majors("m_major_k_major", 256, 384, 128, True, True),
     lambda: other_majors("k_major_n_major", 256, 384, 128, False, False),

@@ -56,6 +56,24 @@ def test_graphs_are_found(
     assert capfd.readouterr() == ("", "")
 
 
+def test_graphs_of_a_file_are_described_and_not_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No engine takes this graph: where its plans were built it would raise."""
+    monkeypatch.setenv("CUDNN_AOT_TARGET", "cpu")
+    body = """
+@cudnn.jit()
+def build(n):
+    return make(n), []
+
+up, _ = build(3)
+with cudnn.Graph(io_data_type="HALF") as wrapped:
+    wrapped.relu(wrapped.tensor([4])).set_output(True)
+down = wrapped.graph
+"""
+    assert found(write(tmp_path, body)) == {"up": 3, "down": 4}
+
+
 @pytest.mark.parametrize(
     ("body", "reason"),
     [

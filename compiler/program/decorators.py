@@ -12,8 +12,8 @@
 
     g, uids = product(16)
 
-What is built here is the graph: it comes back validated and sealed. Plans of it are made by the
-build command and looked up in a store.
+The graph comes back sealed and built. On a machine without a target to build for it comes back
+sealed, and is built when a plan is first needed.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from collections.abc import Callable, Hashable, Iterator
 from typing import Any, TypeVar
 
 from cudnn_aot.compiler.graph.enums import data_type, heur_mode
-from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.graph.tensor import Tensor
+from cudnn_aot.compiler.program.pygraph import pygraph
 
 _T = TypeVar("_T")
+_G = TypeVar("_G", bound=Any)  # a `pygraph`, or the `Graph` that wraps one
 
 
 @contextlib.contextmanager
@@ -38,10 +39,10 @@ def graph(
     intermediate_data_type: Any = data_type.FLOAT,
     compute_data_type: Any = data_type.FLOAT,
     **graph_kwargs: Any,
-) -> Iterator[tuple[Graph, list[Tensor]]]:
+) -> Iterator[tuple[pygraph, list[Tensor]]]:
     """A new graph, and an empty list for the tensors whose uids the caller wants."""
     yield (
-        Graph(
+        pygraph(
             name,
             io_data_type,
             intermediate_data_type,
@@ -55,19 +56,21 @@ def graph(
 
 def jit(
     heur_modes: heur_mode | list[heur_mode] = heur_mode.A, **kwargs: Any
-) -> Callable[[Callable[..., tuple[Graph, list[Tensor]]]], Callable[..., tuple[Graph, list[int]]]]:
-    """Decorate a function that returns a graph and tensors: returns it sealed, and their uids.
+) -> Callable[[Callable[..., tuple[_G, list[Tensor]]]], Callable[..., tuple[_G, list[int]]]]:
+    """Decorate a function that returns a graph and tensors: returns it built, and their uids.
 
-    `heur_modes` and the other arguments choose between plans, which a build for a target does.
+    A graph that has plans already is not built again.
     """
+    modes = heur_modes if isinstance(heur_modes, list) else [heur_modes]
 
     def decorate(
-        function: Callable[..., tuple[Graph, list[Tensor]]],
-    ) -> Callable[..., tuple[Graph, list[int]]]:
+        function: Callable[..., tuple[_G, list[Tensor]]],
+    ) -> Callable[..., tuple[_G, list[int]]]:
         @functools.wraps(function)
-        def build(*args: Any, **kwargs: Any) -> tuple[Graph, list[int]]:
+        def build(*args: Any, **kwargs: Any) -> tuple[_G, list[int]]:
             built, tensors = function(*args, **kwargs)
-            return built.freeze(), [tensor.uid for tensor in tensors]
+            built.build_if_possible(modes)
+            return built, [tensor.uid for tensor in tensors]
 
         return build
 

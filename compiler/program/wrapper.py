@@ -7,9 +7,10 @@
         c = g.matmul(A=x, B=w, name="fc")
         c.set_output(True)
 
-On exit the graph is validated and sealed, and its inputs and outputs are looked up. A tensor is
-named by itself, its uid, its name, another library's tensor that was passed, ``<node>::<keyword>``
-or ``<node>::<position>`` of an argument, or ``<node>::<PORT>`` of a result.
+On exit the graph is sealed and built, and its inputs and outputs are looked up; then ``g`` is
+called with buffers. On a machine without a target to build for it is built at the first call. A
+tensor is named by itself, its uid, its name, another library's tensor that was passed,
+``<node>::<keyword>`` or ``<node>::<position>`` of an argument, or ``<node>::<PORT>`` of a result.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from types import MappingProxyType, TracebackType
 from typing import Any
 
 from cudnn_aot.compiler.graph.builders import is_tensor
-from cudnn_aot.compiler.graph.graph import Graph as OperationGraph
 from cudnn_aot.compiler.graph.ops.table import OPS
 from cudnn_aot.compiler.graph.tensor import Tensor
+from cudnn_aot.compiler.program.buffers import current_stream, empty_bytes, empty_like
+from cudnn_aot.compiler.program.pygraph import pygraph
 from cudnn_aot.errors import InvalidGraphError, UsageError
 
 
@@ -30,7 +32,9 @@ class Graph:
     """Builds one graph inside ``with``.
 
     Args:
-        handle, heuristics, workspace_alloc: accepted, and of no use to a build for a target.
+        handle: names the stream of calls that are given none; ``"auto"`` is torch's current stream.
+        heuristics: modes of the plans; A, then FALLBACK, unless given.
+        workspace_alloc: False if every call brings its workspace.
         inputs, outputs: order of the tensors in `inputs` and `outputs`.
         kwargs: arguments of `pygraph`.
     """
@@ -49,9 +53,12 @@ class Graph:
             if value is not None and not isinstance(value, list | tuple):
                 raise UsageError(f"{what}: got {type(value).__name__}, want a list or tuple")
         self._handle = handle
+        self._heuristics = list(heuristics or ()) or None
+        self._allocates = workspace_alloc
+        self._workspace: Any = None
         self._kwargs = kwargs
         self._wanted = (list(inputs or ()), list(outputs or ()))
-        self._graph: OperationGraph | None = None
+        self._graph: pygraph | None = None
         self._arguments: dict[str, Tensor] = {}  # "<node>::<keyword>" or "<node>::<position>"
         self._results: dict[str, Tensor] = {}  # "<node>::<PORT>"
         self._foreign: dict[int, tuple[Any, Tensor]] = {}  # by id of what was passed
@@ -60,7 +67,8 @@ class Graph:
     def __enter__(self) -> Graph:
         if self._graph is not None:
             raise UsageError("the graph is built already: make another Graph")
-        self._graph = OperationGraph(handle=self._handle, **self._kwargs)
+        handle = None if self._handle == "auto" else self._handle
+        self._graph = pygraph(handle=handle, **self._kwargs)
         return self
 
     def __exit__(
@@ -72,12 +80,12 @@ class Graph:
         if kind is not None:
             self._graph = None
             return
-        self.graph.freeze()
+        self.graph.build_if_possible(self._heuristics)
         if any(self._wanted):
             self.set_io_tuples(*self._wanted)
 
     @property
-    def graph(self) -> OperationGraph:
+    def graph(self) -> pygraph:
         """The graph that is built."""
         if self._graph is None:
             raise UsageError("no graph yet: build it inside `with Graph(...) as g`")
@@ -115,6 +123,58 @@ class Graph:
             if missing:
                 raise InvalidGraphError(f"{what}s: {missing[0]} is not among them: name it too")
         self._ends = ends
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Execute on a dict of buffers, which is returned with the outputs that it lacked; or on
+        the buffers of `inputs` in order, which returns those of `outputs`.
+
+        Buffers are named as in `set_io_tuples`. What is allocated is of the library of the given
+        ones. ``handle`` and ``workspace`` are those of `pygraph.execute`.
+        """
+        if len(args) == 1 and isinstance(args[0], dict):
+            return self._call_by_name(args[0], **kwargs)
+        inputs, outputs = self._ends
+        if not outputs:
+            raise UsageError("the order of inputs and outputs is not set: call set_io_tuples()")
+        if len(args) != len(inputs):
+            raise UsageError(f"got {len(args)} buffers, want {len(inputs)}, one of each input")
+        pack = dict(zip((tensor.uid for tensor in inputs), args, strict=True))
+        like = next(iter(args), None)
+        results = tuple(empty_like(tensor, like) for tensor in outputs)
+        pack.update(zip((tensor.uid for tensor in outputs), results, strict=True))
+        self._execute(pack, like, **kwargs)
+        return results[0] if len(results) == 1 else results
+
+    def _call_by_name(self, given: dict[Any, Any], **kwargs: Any) -> dict[Any, Any]:
+        known = {**self._arguments, **self._results}
+        pack: dict[int, Any] = {}
+        for key, buffer in given.items():
+            tensor = self._find(key, known)
+            if tensor is None:
+                raise UsageError(f"got a buffer for {key!r}, want one of {', '.join(known)}")
+            pack[tensor.uid] = buffer
+        like = next(iter(pack.values()), None)
+        for name, tensor in self._results.items():
+            if not tensor.is_virtual and tensor.uid not in pack:
+                pack[tensor.uid] = given[name] = empty_like(tensor, like)
+        self._execute(pack, like, **kwargs)
+        return given
+
+    def _execute(
+        self, pack: dict[int, Any], like: Any, *, handle: Any = None, workspace: Any = None
+    ) -> None:
+        graph = self.graph
+        graph.build()
+        if workspace is None:
+            needed = graph.get_workspace_size()
+            if needed and not self._allocates:
+                raise UsageError(f"got no workspace, want {needed} bytes: pass workspace=")
+            if needed and self._workspace is None:
+                self._workspace = empty_bytes(needed, like)
+            workspace = self._workspace
+        if handle is None and self._handle == "auto":
+            handle = current_stream()
+        graph.execute(pack, workspace, handle)
 
     def _named(
         self, what: str, wanted: Sequence[Any], known: Mapping[str, Tensor]

@@ -1,0 +1,77 @@
+"""A plan that can be executed in this process, and what it was made from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from cudnn_aot.cache.spec import KernelSpec
+from cudnn_aot.compiler.graph.graph import Graph
+from cudnn_aot.compiler.planning.plan_list import Planned, PlannedRange
+from cudnn_aot.runtime.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPlan:
+    """A plan record with everything it needs at hand, not loaded yet.
+
+    Attributes:
+        record: as a store holds it.
+        planned: the same, as the planner gives it.
+        read_blob: the bytes of a kernel by their digest, checked.
+    """
+
+    record: Mapping[str, Any] = field(hash=False)
+    planned: Planned
+    read_blob: Callable[[str], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltPlan:
+    """A loaded plan. ``execute`` of ``plan`` is what runs it."""
+
+    stored: StoredPlan
+    plan: Plan
+
+
+def load(stored: StoredPlan, graph: Graph) -> BuiltPlan:
+    """Check the host and load the kernels.
+
+    Raises:
+        RequirementError: this host cannot run it; nothing of it was loaded.
+        StoreError: a kernel is missing or damaged, or the record cannot be read.
+    """
+    name = graph.name or stored.record["graph_key"]
+    return BuiltPlan(stored, Plan(name, graph.uids(), stored.record, stored.read_blob))
+
+
+def planned_of(record: Mapping[str, Any], specs: Sequence[Mapping[str, Any]]) -> Planned:
+    """A record's plan as the planner gave it; ``specs`` are those of its kernels, in order.
+
+    Raises:
+        KeyError, TypeError, ValueError: it is no record, or a spec is not of its kernel.
+    """
+    kernels = []
+    for kernel, spec in zip(record["kernels"], specs, strict=True):
+        fields = {name: value for name, value in spec.items() if name != "version"}
+        made = KernelSpec(**{**fields, "options": tuple(fields["options"])})
+        if made.key != kernel["key"]:
+            raise ValueError(f"kernel {kernel['key']} has the spec of another")
+        kernels.append(made)
+    return Planned(
+        record["engine"]["id"],
+        record["engine"]["name"],
+        dict(record["knobs"]),
+        tuple(kernels),
+        record["table"],
+        tuple(
+            PlannedRange(
+                {symbol: (low, high) for symbol, (low, high) in part["bounds"].items()},
+                part["engine"]["id"],
+                part["engine"]["name"],
+                dict(part["knobs"]),
+            )
+            for part in record.get("ranges", ())
+        ),
+    )

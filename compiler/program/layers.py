@@ -1,0 +1,119 @@
+"""The stores that a process looks in: one that it is given, and one that it may add to.
+
+``CUDNN_AOT_STORE`` is read and never written. What is compiled in this process goes to the store
+at ``CUDNN_AOT_CACHE``, by default in the user's cache folder. Whatever is absent, damaged or of
+another plan key in one of them is looked for in the next. Needs nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cudnn_aot.cache.reader import StoreReader
+from cudnn_aot.cache.source import source_closure
+from cudnn_aot.compiler.program.built import StoredPlan, planned_of
+from cudnn_aot.errors import CompileError, NotInStoreError, StoreError, UsageError
+from cudnn_aot.runtime.plan import FORMAT
+
+BASE_VARIABLE = "CUDNN_AOT_STORE"
+OVERLAY_VARIABLE = "CUDNN_AOT_CACHE"
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """The store to read first, if any, and the store to add to, which need not exist yet."""
+
+    base: Path | None
+    overlay: Path
+
+    def __str__(self) -> str:
+        base = f"{BASE_VARIABLE}={str(self.base)!r}" if self.base else f"{BASE_VARIABLE} unset"
+        return f"{base}, {OVERLAY_VARIABLE} {str(self.overlay)!r}"
+
+    def readers(self) -> Iterator[StoreReader]:
+        """Those that exist, in the order in which they are asked.
+
+        Raises:
+            NotAStoreError: the base, or what there is of the overlay, is no store.
+        """
+        if self.base is not None:
+            yield StoreReader(self.base)
+        if self.overlay.exists():
+            yield StoreReader(self.overlay)
+
+    def blob(self, digest: str) -> bytes:
+        """The bytes named by a digest, from any layer that has them whole.
+
+        Raises:
+            NotInStoreError: none has.
+        """
+        for reader in self.readers():
+            try:
+                return reader.blob(digest)
+            except StoreError:
+                continue
+        raise NotInStoreError(f"blob {digest} is in no store ({self})")
+
+    def find(self, target: str, graph_key: str, plan_key: str) -> StoredPlan | None:
+        """The best stored plan of a graph, made under a plan key.
+
+        Its kernels' sources must be today's. The tools that compiled them need not be here.
+        """
+        for reader in self.readers():
+            try:
+                pointer = reader.pointer(target, graph_key)
+                if pointer["plan_key"] != plan_key or not pointer["records"]:
+                    continue
+                record = json.loads(self.blob(pointer["records"][0]))
+                if record["format"] != FORMAT:
+                    continue
+                if (record["graph_key"], record["target"]) != (graph_key, target):
+                    continue
+                specs = [self._spec(kernel) for kernel in record["kernels"]]
+                return StoredPlan(record, planned_of(record, specs), self.blob)
+            except (StoreError, CompileError, KeyError, IndexError, TypeError, ValueError):
+                continue
+        return None
+
+    def _spec(self, kernel: dict[str, Any]) -> dict[str, Any]:
+        """What a kernel of a plan record was compiled from; its bytes are there and whole."""
+        self.blob(kernel["blob"])
+        for reader in self.readers():
+            try:
+                stored = reader.kernel(kernel["key"])
+            except StoreError:
+                continue
+            if stored["blob"]["sha256"] == kernel["blob"]:
+                spec: dict[str, Any] = stored["spec"]
+                if source_closure(spec["template"]).digest != spec["source_digest"]:
+                    raise NotInStoreError(f"kernel {kernel['key']} is of other sources")
+                return spec
+        raise NotInStoreError(f"kernel {kernel['key']} is in no store ({self})")
+
+
+def layers() -> Layers:
+    """Those of the environment.
+
+    Raises:
+        UsageError: there is no place for the overlay.
+    """
+    base, overlay = os.environ.get(BASE_VARIABLE), os.environ.get(OVERLAY_VARIABLE)
+    return Layers(Path(base) if base else None, Path(overlay) if overlay else _user_cache())
+
+
+def _user_cache() -> Path:
+    folder = os.environ.get("XDG_CACHE_HOME", "")
+    if not Path(folder).is_absolute():  # as that standard says of a relative one
+        try:
+            folder = str(Path.home() / ".cache")
+        except RuntimeError:
+            raise UsageError(
+                f"no place for compiled plans: there is no home folder; set {OVERLAY_VARIABLE}"
+            ) from None
+    # Locks and staging of a build lie beside the store, so it has a folder around it.
+    return Path(folder) / "cudnn-aot" / "store"

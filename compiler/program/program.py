@@ -1,0 +1,244 @@
+"""The plans of one graph in this process: the ranked list, the ones built, the one in use.
+
+The list and its rules are those of `PlanList`; this class adds what building means here. A plan
+that a store holds under today's plan key is used as it is: nothing is planned or compiled, and no
+engine is imported, unless the program asks for the list. Safe to use from many threads.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from cudnn_aot.cache.toolchain import why_no_dsl
+from cudnn_aot.compiler.graph.enums import heur_mode
+from cudnn_aot.compiler.graph.graph import Graph
+from cudnn_aot.compiler.planning.engine import DECLINES
+from cudnn_aot.compiler.planning.plan import plan_key
+from cudnn_aot.compiler.planning.plan_list import PlanList, Planned, decline_reason
+from cudnn_aot.compiler.planning.rank import DEFAULT_MODES
+from cudnn_aot.compiler.program.built import BuiltPlan, StoredPlan, load
+from cudnn_aot.compiler.program.layers import Layers, layers
+from cudnn_aot.compiler.target.target import Target
+from cudnn_aot.errors import SequenceError
+
+if TYPE_CHECKING:
+    from cudnn_aot.compiler.program.builder import Builder
+
+Exclusion = tuple[str, Any]  # a method of PlanList that excludes plans, and its argument
+
+
+class Program:
+    """The plans of a frozen graph on a target.
+
+    Args:
+        modes: heuristic modes of the list; none for a list of recorded plans alone.
+        exclusions: those that were asked for before there was a list.
+        stored: a plan that is at hand; without it the stores are looked in.
+
+    Raises:
+        cudnnGraphNotSupportedError: no store holds a plan and there is none to build; it has the
+            reason of every side.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        target: Target,
+        modes: Sequence[heur_mode],
+        exclusions: Sequence[Exclusion] = (),
+        stored: StoredPlan | None = None,
+    ) -> None:
+        self.graph = graph
+        self.target = target
+        self._modes = tuple(modes)
+        self._exclusions = list(exclusions)
+        self._layers: Layers = layers()
+        self._lock = threading.RLock()
+        self._plans: PlanList | None = None
+        self._ranked = 0  # how many of the list are there by rank
+        self._built: dict[int, BuiltPlan] = {}  # by id of the Planned, which they keep alive
+        self._stored_place: int | None = None
+        self.current: BuiltPlan | None = None
+        self._stored = stored
+        if self._stored is None and self._modes:
+            self._stored = self._layers.find(target.name, graph.key(), self._plan_key())
+        if self._stored is None:
+            _ = self.plans
+
+    @property
+    def plans(self) -> PlanList:
+        """The ranked list, made when it is first asked for."""
+        with self._lock:
+            if self._plans is None:
+                self._plans = self._list()
+            return self._plans
+
+    @property
+    def place(self) -> int:
+        """Where in the list the plan in use is: built, pinned, else the first."""
+        plans = self.plans
+        if self.current is not None:
+            return plans.place_of(self.current.stored.planned)
+        if plans.selected is not None:
+            return plans.selected
+        return self._stored_place or 0
+
+    def exclude(self, exclusion: Exclusion) -> None:
+        """Exclude plans; the one in use is given up if it is among them."""
+        with self._lock:
+            method, argument = exclusion
+            getattr(self.plans, method)(argument)
+            self._exclusions.append(exclusion)
+            if self.current is not None and self.plans.why_excluded(self.place):
+                self.current = None
+
+    def select(self, place: int) -> None:
+        """Pin a plan: it is the one that is built, or none is."""
+        with self._lock:
+            self.plans.select(place)
+            self.current = None
+
+    def build(self) -> BuiltPlan:
+        """Build the first plan that can be, or the pinned one, and use it."""
+        with self._lock:
+            if self.current is None:
+                self.current = self._walk()
+            return self.current
+
+    def build_all(self) -> None:
+        """Build every plan that can be; the first of them is used, or the pinned one."""
+        with self._lock, self._builder() as builder:
+            plans = self.plans
+            first: int | None = None
+            reasons = list(plans.reasons)
+            for place in range(len(plans)):
+                try:
+                    plans.build_at(place, lambda planned: self._build(builder, planned))
+                except DECLINES as decline:
+                    if place == plans.selected:
+                        raise
+                    reasons.append(f"{plans.name(place)}: {decline_reason(decline)}")
+                    continue
+                first = place if first is None else first
+            use = plans.selected if plans.selected is not None else first
+            if use is None:
+                raise plans.declined(reasons)
+            self._use(use, builder)
+
+    def build_at(self, place: int) -> None:
+        """Build one plan and use it."""
+        with self._lock, self._builder() as builder:
+            self._use(place, builder)
+
+    def built_at(self, place: int) -> BuiltPlan:
+        """One plan, built if it is not yet; the plan in use stays.
+
+        Raises:
+            cudnnGraphNotSupportedError: it is excluded, or declines.
+        """
+        with self._lock, self._builder() as builder:
+            return self.plans.build_at(place, lambda planned: self._build(builder, planned))
+
+    def restore(self, place: int, forbid_compile: bool) -> None:
+        """Build one plan and use it, without compiling if that is forbidden."""
+        with self._lock, self._builder(forbid_compile) as builder:
+            self._use(place, builder)
+
+    # What follows is not part of the interface.
+
+    def _plan_key(self) -> str:
+        """Under which a stored plan serves: engines here propose the same for every mode but
+        FALLBACK, so that of the default modes, which stores are built with, is what those begin
+        with.
+        """
+        is_default = self._modes[0] is not heur_mode.FALLBACK
+        return plan_key(self.graph, self.target, DEFAULT_MODES if is_default else self._modes)
+
+    def _list(self) -> PlanList:
+        lowered = () if self._stored is None else (self._stored.planned,)
+        plans = PlanList(self.graph, self.target, self._modes, lowered=lowered)
+        for method, argument in self._exclusions:
+            getattr(plans, method)(argument)
+        self._ranked = len(plans)
+        if self._stored is not None:
+            self._stored_place = plans.place_of(self._stored.planned)
+        elif self._modes and not len(plans):
+            raise plans.declined([*plans.reasons, *self._why_not_stored()])
+        return plans
+
+    def _why_not_stored(self) -> list[str]:
+        if why_no_dsl("0") is None:
+            return []
+        return [
+            f"no store holds a plan for graph key {self.graph.key()} ({self._layers}): build one "
+            f"with `cudnn-aot build GRAPH.json --target {self.target.name} --store DIR` where the "
+            "compiler is, and set CUDNN_AOT_STORE"
+        ]
+
+    def _walk(self) -> BuiltPlan:
+        if self._stored is not None and not self._is_restricted():
+            return self._load(self._stored)
+        plans = self.plans
+        if not len(plans):
+            raise SequenceError(
+                "there is no plan to build: call create_execution_plans() or "
+                "create_execution_plan(engine_id, knobs)"
+            )
+        with self._builder() as builder:
+            place, built = plans.walk(lambda planned: self._build(builder, planned))
+            if place < self._ranked and not self._is_restricted():
+                builder.get().publish(built.stored, self._plan_key())
+            return built
+
+    def _is_restricted(self) -> bool:
+        """Whether the plan that is wanted may be another than the graph's best."""
+        is_pinned = self._plans is not None and self._plans.selected is not None
+        return bool(is_pinned or self._exclusions)
+
+    def _use(self, place: int, builder: _LazyBuilder) -> None:
+        self.current = self.plans.build_at(place, lambda planned: self._build(builder, planned))
+
+    def _build(self, builder: _LazyBuilder, planned: Planned) -> BuiltPlan:
+        if id(planned) in self._built:
+            return self._built[id(planned)]
+        if self._stored is not None and planned is self._stored.planned:
+            return self._load(self._stored)
+        return self._load(builder.get().build(planned))
+
+    def _load(self, stored: StoredPlan) -> BuiltPlan:
+        built = self._built.get(id(stored.planned)) or load(stored, self.graph)
+        self._built[id(stored.planned)] = built
+        return built
+
+    def _builder(self, forbid_compile: bool = False) -> _LazyBuilder:
+        return _LazyBuilder(self.graph, self.target, self._layers, forbid_compile)
+
+
+class _LazyBuilder:
+    """A `Builder`, whose module needs the compiler's, made once something has to be built."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self._arguments = arguments
+        self._builder: Builder | None = None
+
+    def get(self) -> Builder:
+        if self._builder is None:
+            from cudnn_aot.compiler.program.builder import Builder
+
+            self._builder = Builder(*self._arguments)
+        return self._builder
+
+    def __enter__(self) -> _LazyBuilder:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._builder is not None:
+            self._builder.close()

@@ -1,0 +1,248 @@
+"""Where built plans come from and go to: the store a process is given, and the one it adds to."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import cudnn_aot as cudnn
+from cudnn_aot import runtime
+from cudnn_aot.cache import toolchain
+from cudnn_aot.cache.reader import StoreReader
+from cudnn_aot.compiler.build.driver import build
+from cudnn_aot.compiler.formats import graph_json
+from cudnn_aot.compiler.planning import plan_list
+from cudnn_aot.compiler.program.layers import layers
+from cudnn_aot.errors import (
+    CompileForbiddenError,
+    NotAStoreError,
+    StoreError,
+    UsageError,
+    cudnnGraphNotSupportedError,
+)
+
+
+@pytest.fixture
+def filled(linear, overlay: Path) -> Path:
+    """The overlay, with the plan of `Linear` in it."""
+    linear().graph.build()
+    return overlay
+
+
+def planned(graph) -> bool:
+    """Whether a plan list was made for the graph."""
+    return graph._program._plans is not None
+
+
+def test_what_was_built_is_an_ordinary_store(linear, filled):
+    it = linear()
+    assert StoreReader(filled).verify() == []
+    plan = runtime.open(filled).plan(it.graph.key())
+    plan.execute({tensor.uid: buffer for tensor, buffer in it.pack().items()})
+    it.check()
+
+
+def test_the_next_process_only_loads(linear, filled, monkeypatch):
+    monkeypatch.setenv("CUDNN_AOT_FORBID_COMPILE", "1")
+    it = linear("renamed")
+    it.graph.build()
+    assert not planned(it.graph)
+    it.graph.execute(it.pack())
+    it.check()
+
+
+def test_building_again_writes_nothing(linear, filled):
+    before = {path: path.stat().st_mtime_ns for path in filled.rglob("*")}
+    linear().graph.build()
+    assert {path: path.stat().st_mtime_ns for path in filled.rglob("*")} == before
+
+
+def test_a_store_of_the_build_command_comes_first(
+    linear, filled, empty_overlay, tmp_path, monkeypatch
+):
+    store = tmp_path / "base"
+    shutil.copytree(filled / "kernels", store / "kernels")  # so that nothing is compiled twice
+    shutil.copytree(filled / "blobs", store / "blobs")
+    shutil.copy(filled / "store.json", store)
+    file = tmp_path / "linear.json"
+    file.write_text(graph_json.dumps(linear().graph))
+    assert build([file], ["cpu"], store).exit_code() == 0
+    monkeypatch.setenv("CUDNN_AOT_STORE", str(store))
+    for path in (store, *store.rglob("*")):
+        path.chmod(0o555)
+    it = linear()
+    it.graph.build([cudnn.heur_mode.A])
+    assert not planned(it.graph) and not empty_overlay.exists()
+    it.graph.execute(it.pack())
+    it.check()
+    for path in (store, *store.rglob("*")):
+        path.chmod(0o755)
+
+
+def test_kernels_of_the_base_serve_a_plan_that_it_has_not(
+    linear, filled, empty_overlay, monkeypatch
+):
+    monkeypatch.setenv("CUDNN_AOT_STORE", str(filled))
+    monkeypatch.setenv("CUDNN_AOT_FORBID_COMPILE", "1")
+    it = linear()
+    it.graph.build([cudnn.heur_mode.FALLBACK])  # another plan key, the same kernel
+    assert planned(it.graph)
+    assert StoreReader(empty_overlay).verify() == []  # whole by itself
+    it.graph.execute(it.pack())
+    it.check()
+
+
+def test_a_damaged_layer_falls_through_to_the_next(linear, filled, empty_overlay, monkeypatch):
+    linear_key = linear().graph.key()
+    shutil.copytree(filled, empty_overlay)
+    damaged = empty_overlay.parent / "damaged"
+    shutil.copytree(filled, damaged)
+    pointer = StoreReader(damaged).pointer("cpu", linear_key)
+    digest = pointer["records"][0]
+    blob = damaged / "blobs" / "sha256" / digest[:2] / digest
+    blob.chmod(0o644)
+    blob.write_bytes(b"changed")
+    monkeypatch.setenv("CUDNN_AOT_STORE", str(damaged))
+    monkeypatch.setenv("CUDNN_AOT_FORBID_COMPILE", "1")
+    it = linear()
+    it.graph.build()
+    assert not planned(it.graph)
+    it.graph.execute(it.pack())
+    it.check()
+
+
+def test_a_plan_of_another_plan_key_is_a_miss(linear, filled, monkeypatch):
+    import cudnn_aot.compiler.program.program as program
+
+    monkeypatch.setattr(program, "plan_key", lambda *_: "0" * 64)
+    g = linear().graph
+    g.create_execution_plans()
+    assert planned(g)
+
+
+def test_a_missing_kernel_with_compiling_forbidden(linear, empty_overlay, monkeypatch):
+    monkeypatch.setenv("CUDNN_AOT_FORBID_COMPILE", "1")
+    with pytest.raises(CompileForbiddenError) as caught:
+        linear("up").graph.build()
+    for part in ("graph 'up'", "for cpu", str(empty_overlay), "cudnn-aot build", "--target cpu"):
+        assert part in str(caught.value)
+    assert not empty_overlay.exists()
+
+
+def test_a_plan_is_as_good_where_the_overlay_cannot_be_written(
+    linear, filled, tmp_path, monkeypatch
+):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("CUDNN_AOT_STORE", str(filled))
+    monkeypatch.setenv("CUDNN_AOT_CACHE", str(tmp_path / "file" / "store"))
+    it = linear()
+    it.graph.build([cudnn.heur_mode.FALLBACK])
+    assert planned(it.graph)
+    it.graph.execute(it.pack())
+    it.check()
+    monkeypatch.delenv("CUDNN_AOT_STORE")
+    with pytest.raises(StoreError, match="no place for compiled plans: set CUDNN_AOT_CACHE"):
+        linear().graph.build()
+
+
+@pytest.fixture
+def without_the_dsl(monkeypatch):
+    """As on a host that has the serving install alone."""
+
+    def missing(minimum: str) -> str:
+        return "nvidia-cutlass-dsl is not installed: pip install 'cudnn-aot[compile]'"
+
+    import cudnn_aot.compiler.program.program as program
+
+    monkeypatch.setattr(toolchain, "why_no_dsl", missing)
+    monkeypatch.setattr(plan_list, "why_no_dsl", missing)
+    monkeypatch.setattr(program, "why_no_dsl", missing)
+
+
+def test_a_miss_without_the_dsl_names_what_is_missing(linear, empty_overlay, without_the_dsl):
+    with pytest.raises(cudnnGraphNotSupportedError) as caught:
+        linear("up").graph.build()
+    for part in ("nvidia-cutlass-dsl is not installed", "cudnn-aot build", str(empty_overlay)):
+        assert part in str(caught.value)
+
+
+def test_a_stored_plan_without_the_dsl_has_its_whole_list(
+    linear, three_engines, filled, without_the_dsl
+):
+    it = linear()
+    it.graph.build()
+    assert not planned(it.graph)
+    assert it.graph.get_plan_name() == "gemm.host.blocked"
+    assert it.graph.get_execution_plan_count() == 3
+    it.graph.select_plan(1).build_plans()  # the stored one
+    it.graph.execute(it.pack())
+    it.check()
+    with pytest.raises(cudnnGraphNotSupportedError, match="nvidia-cutlass-dsl is not installed"):
+        it.graph.select_plan(2).build_plans()
+    with pytest.raises(cudnnGraphNotSupportedError, match="nvidia-cutlass-dsl is not installed"):
+        linear().graph.deselect_engines(["gemm.host.blocked"]).build()
+
+
+SERVE = """
+import sys
+BLOCKED = {"filelock", "cutlass", "nvidia_cutlass_dsl", "numpy", "torch", "rich", "click"}
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in BLOCKED:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Block())
+import importlib.metadata
+real = importlib.metadata.version
+def version(name):
+    if name.startswith("nvidia-cutlass"):
+        raise importlib.metadata.PackageNotFoundError(name)
+    return real(name)
+importlib.metadata.version = version
+importlib.metadata.distributions = lambda: []
+import array
+import cudnn_aot as cudnn
+g = cudnn.pygraph("served", "FLOAT", "FLOAT", "FLOAT", target="cpu")
+a, b, bias = g.tensor([1, 4, 8]), g.tensor([1, 8, 16]), g.tensor([1, 1, 16])
+y = g.relu(g.bias(g.matmul(a, b), bias)).set_output(True)
+g.build([cudnn.heur_mode.A])
+ones = lambda n: array.array("f", [1.0] * n)
+result = ones(64)
+g.execute({a: ones(32), b: ones(128), bias: ones(16), y: result})
+assert list(result) == [9.0] * 64
+assert not {m for m in sys.modules if m.startswith("cudnn_aot.recipes.gemm")}
+print(g.get_plan_name_at_index(0))
+"""
+
+
+def test_a_host_without_the_compiler_builds_from_a_store(filled, monkeypatch, tmp_path):
+    monkeypatch.setenv("CUDNN_AOT_STORE", str(filled))
+    monkeypatch.setenv("CUDNN_AOT_CACHE", str(tmp_path / "none"))
+    done = subprocess.run([sys.executable, "-c", SERVE], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "gemm.host.blocked"
+
+
+def test_a_path_that_is_no_store(linear, tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDNN_AOT_STORE", str(tmp_path))
+    with pytest.raises(NotAStoreError):
+        linear().graph.build()
+
+
+def test_the_overlay_is_in_the_user_s_cache_by_default(monkeypatch, tmp_path):
+    monkeypatch.delenv("CUDNN_AOT_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert layers().overlay == tmp_path / "cudnn-aot" / "store" and layers().base is None
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    monkeypatch.setenv("HOME", "/somewhere")
+    assert layers().overlay == Path("/somewhere/.cache/cudnn-aot/store")
+
+    def no_home() -> Path:
+        raise RuntimeError
+
+    monkeypatch.setattr(Path, "home", no_home)
+    with pytest.raises(UsageError, match="set CUDNN_AOT_CACHE"):
+        layers()
