@@ -85,7 +85,7 @@ def test_ranges_cover_the_domain_and_neighbours_differ(plan_lists, name):
     assert (parts[0][0], parts[-1][1]) == (domain.min, domain.max)
     for (_, end, config), (start, _, next_config) in itertools.pairwise(parts):
         assert start == end + 1 and config != next_config
-        assert end * plans.facts.m.coef <= max(RANGE_ENDS)
+        assert end * plans.facts.m.coef <= max(RANGE_ENDS) and not end % domain.multiple_of
     for low, high, _ in parts:  # each serves a legal number of rows, and not of no rows alone
         legal = [v for v in range(max(low, 1), high + 1) if not v % domain.multiple_of]
         assert legal
@@ -176,14 +176,17 @@ def test_a_hint_decides_the_range_that_it_lies_in():
         return plans.facts, {low: (high, config) for low, high, config in ranges_of(plans)}
 
     _, without = best(None)
-    facts, with_hint = best(1500)
-    last = max(with_hint)
-    assert last <= 1500
-    assert facts.extents == {"batch": 1, "m": 1500, "n": 1024, "k": 512}
-    assert with_hint[last][1] == rank_sm90([facts.extents], H200.sm_count)[0]
-    assert with_hint[last][1] != without[max(without)][1]
-    below = {low: part for low, part in without.items() if part[0] <= 1024}
-    assert below and below.items() <= with_hint.items()  # the other ranges do not see it
+    chosen = set()
+    for hint in (1500, 8000):
+        facts, with_hint = best(hint)
+        last = max(with_hint)
+        assert last <= hint
+        assert facts.extents == {"batch": 1, "m": hint, "n": 1024, "k": 512}
+        assert with_hint[last][1] == rank_sm90([facts.extents], H200.sm_count)[0]
+        chosen.add(with_hint[last][1])
+        below = {low: part for low, part in without.items() if part[0] <= 1024}
+        assert below and below.items() <= with_hint.items()  # the other ranges do not see it
+    assert len(chosen) == 2
 
 
 def test_one_schedule_for_the_whole_domain_is_one_plan():
