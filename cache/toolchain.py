@@ -22,6 +22,9 @@ DRIVER_MIN: Mapping[str, int] = {
     "cu13": 13000,  # 580.65.06
 }
 
+# The lowest DSL that compiles the kernels here.
+DSL_MIN = "4.8.1"
+
 _DSL = "nvidia-cutlass-dsl"
 _FLAVOR_WHEEL = re.compile(rf"{_DSL}-.*-(cu\d+)")
 

@@ -234,7 +234,8 @@ class _Run:
         except cudnnGraphNotSupportedError as declined:
             job.status = Status.DECLINED
             job.reasons = tuple(getattr(declined, "reasons", None) or [str(declined)])
-            self._publish(job, records.provider(job.plan_key, [], job.reasons))
+            if declined.is_lasting:
+                self._publish(job, records.provider(job.plan_key, [], job.reasons))
         except Exception as error:
             job.fail(failure_line(error))
         finally:

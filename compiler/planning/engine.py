@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from cudnn_aot.cache.spec import KernelSpec
+from cudnn_aot.cache.toolchain import DSL_MIN
 from cudnn_aot.compiler.graph.enums import behavior_note, numerical_note
 from cudnn_aot.compiler.planning.capability import Capability
 from cudnn_aot.compiler.planning.knobs import knob_type
@@ -67,7 +68,7 @@ class Engine:
 
     name: ClassVar[str]
     caps: ClassVar[tuple[Capability[Any], ...]]
-    dsl_min: ClassVar[str] = "4.8.1"
+    dsl_min: ClassVar[str] = DSL_MIN
     behavior_notes: ClassVar[frozenset[behavior_note]] = frozenset()
     numerical_notes: ClassVar[frozenset[numerical_note]] = frozenset()
 

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cudnn_aot.cache.canonical import canonical_digest
-from cudnn_aot.cache.toolchain import dsl_version
 from cudnn_aot.compiler.graph.enums import heur_mode
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.planning import manifest
@@ -50,10 +49,10 @@ def plan_key(
     tuning: Tuning | None = None,
 ) -> str:
     """64 hex digits over graph, target descriptor, planner and recipe sources, table version,
-    modes, engines, what the tuning file says of the graph, and the version of the DSL.
+    modes, engines, and what the tuning file says of the graph.
 
-    Kernel sources and other tools are no part of it: the keys of the plan's kernels hold them. The
-    DSL is, since engines decline where it is missing or old, and a decline has no kernels.
+    Kernel sources and tools are no part of it: the keys of the plan's kernels hold them. So a
+    serving host without the DSL finds what was built with it.
     """
     family = manifest.family_for(node.op for node in graph.nodes)
     document = {
@@ -64,7 +63,6 @@ def plan_key(
         "modes": [mode.name for mode in modes],
         "engines": [slot.name for slot in family.offered()] if family else [],
         "tuning": _tuning_digest(graph, family, target, tuning),
-        "dsl": dsl_version() or "",
     }
     return canonical_digest(document)
 
@@ -72,7 +70,7 @@ def plan_key(
 def _tuning_digest(
     graph: Graph, family: manifest.Family | None, target: Target, tuning: Tuning | None
 ) -> str:
-    if tuning is None or family is None:
+    if tuning is None or family is None or graph.symbols:
         return ""
     try:
         facts = facts_for(graph.freeze(), manifest.resolve(family.analyzer))

@@ -138,6 +138,7 @@ class PlanList:
         self._excluded = Exclusions()
         self._lowered: dict[Entry, Planned] = {}
         self._needs_compiler = not lowered
+        self._lacks_modules = False  # of this installation, for which an engine declined
         self.selected: int | None = None
         self._analyze(None if engines is None else frozenset(engines))
         self.entries = self._rank(tuning)
@@ -223,12 +224,13 @@ class PlanList:
 
     def append_planned(self, planned: Planned) -> int:
         """`append` of a plan's engine and knobs, of another list or a record; its place."""
-        knobs: PublicKnobs | RangedKnobs = _typed(planned.knobs)
+        knobs: PublicKnobs | RangedKnobs = typed_knobs(planned.knobs)
         if planned.ranges:
             knobs = RangedKnobs()
             for part in planned.ranges:
                 bounds = tuple((name, low, high) for name, (low, high) in part.bounds.items())
-                knobs[str(Range(bounds, ()))] = (part.engine_id, _typed(part.knobs))
+                words = str(Range(bounds, PlanConfig(part.engine_id)))
+                knobs[words] = (part.engine_id, typed_knobs(part.knobs))
         return self.append(planned.engine_id, knobs)
 
     def select(self, index: int) -> None:
@@ -310,15 +312,17 @@ class PlanList:
             try:
                 return index, self._built(index, build)
             except DECLINES as decline:
-                reasons.append(f"{self._label(index)}: {decline_reason(decline)}")
+                reasons.append(f"{self._label(index)}: {self._reason(decline)}")
         raise self.declined(reasons)
 
     def declined(self, reasons: Sequence[str]) -> cudnnGraphNotSupportedError:
         """The error that says that no plan is left, and why."""
         why = "; ".join(reasons)
-        return cudnnGraphNotSupportedError(
+        error = cudnnGraphNotSupportedError(
             f"graph {self.graph.name!r} is declined for {self.target.name}: {why}", reasons
         )
+        error.is_lasting = not self._lacks_modules
+        return error
 
     # What follows is not part of the interface.
 
@@ -330,14 +334,14 @@ class PlanList:
         try:
             validate = manifest.resolve(family.validator) if family.validator else None
         except ImportError as missing:
-            self.reasons.append(f"{family.name}: {decline_reason(missing)}")
+            self.reasons.append(f"{family.name}: {self._reason(missing)}")
             return
         if validate is not None:
             validate(self.graph)
         try:
             facts = facts_for(self.graph, manifest.resolve(family.analyzer))
         except DECLINES as decline:
-            facts = Refusal(decline_reason(decline))
+            facts = Refusal(self._reason(decline))
         if isinstance(facts, Refusal):
             self.reasons.append(f"{family.name}: {facts.reason}")
             return
@@ -360,13 +364,20 @@ class PlanList:
             engine: Engine = manifest.resolve(slot.factory)()
             refusal = engine.check_support(self.facts, self.target)
         except DECLINES as decline:
-            return decline_reason(decline)
+            return self._reason(decline)
         if refusal is not None:
             return refusal.reason
         missing = why_no_dsl(engine.dsl_min) if self._needs_compiler else None
         if missing is None:
             self._engines[engine_id] = engine
+        else:
+            self._lacks_modules = True
         return missing
+
+    def _reason(self, decline: BaseException) -> str:
+        """`decline_reason`, remembering that a module is what is missing."""
+        self._lacks_modules |= isinstance(decline, ImportError)
+        return decline_reason(decline)
 
     def _rank(self, tuning: Tuning | None) -> list[Entry]:
         found = self._ask_backend()
@@ -381,7 +392,7 @@ class PlanList:
                 hook = manifest.resolve(self.family.heuristics)
                 ranked = hook(kind, self.facts, tuple(self._engines), self.target)
             except DECLINES as decline:
-                declined[f"{self.family.name}: {decline_reason(decline)}"] = None
+                declined[f"{self.family.name}: {self._reason(decline)}"] = None
             for proposal in ranked:
                 self._check_proposal(proposal)
             return [*measured, *ranked] if kind == "A" else ranked
@@ -411,7 +422,10 @@ class PlanList:
         return found
 
     def _measured(self, tuning: Tuning | None) -> list[PlanConfig]:
-        if tuning is None or self.family is None or not self._engines:
+        """The plans of the tuning file; none for a graph with symbols, of which it measured one
+        member.
+        """
+        if tuning is None or self.family is None or not self._engines or self.graph.symbols:
             return []
         measured = []
         for engine_name, knobs in tuning.plans(self.family.name, self.facts, self.target):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from cudnn_aot.cache.canonical import canonical_bytes
 from cudnn_aot.cache.compile import CompilerPool, KernelEntry, compile_cached, stored_kernel
@@ -72,11 +73,9 @@ class Builder:
                 self._copy(spec.key, writer)
             record_blob = writer.put_blob(canonical_bytes(stored.record))
             graph_blob = writer.put_blob(graph_json.dumps(self._graph).encode())
-            writer.put_pointer(
-                self._target.name,
-                self._graph.key(),
-                records.pointer(plan_key, graph_blob, [record_blob]),
-            )
+            made = records.provider(plan_key, [record_blob])
+            change = partial(records.with_provider, graph_blob, "native", made)
+            writer.update_pointer(self._target.name, self._graph.key(), change)
         except NotReproducibleError:
             raise
         except StoreError:

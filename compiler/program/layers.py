@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cudnn_aot.cache.layout import providers_of
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.cache.source import source_closure
 from cudnn_aot.compiler.program.built import StoredPlan, planned_of
@@ -66,10 +67,10 @@ class Layers:
         """
         for reader in self.readers():
             try:
-                pointer = reader.pointer(target, graph_key)
-                if pointer["plan_key"] != plan_key or not pointer["records"]:
+                held = providers_of(reader.pointer(target, graph_key))["native"]
+                if held["plan_key"] != plan_key or not held["records"]:
                     continue
-                record = json.loads(self.blob(pointer["records"][0]))
+                record = json.loads(self.blob(held["records"][0]))
                 if record["format"] != FORMAT:
                     continue
                 if (record["graph_key"], record["target"]) != (graph_key, target):

@@ -39,13 +39,18 @@ class FrozenGraphError(Error, RuntimeError):
 
 
 class cudnnGraphNotSupportedError(Error):  # noqa: N801  (the name that programs already catch)
-    """No engine takes the graph; the message carries every reason, ``reasons`` one each."""
+    """No engine takes the graph; the message carries every reason, ``reasons`` one each.
+
+    Attributes:
+        is_lasting: whether that is so wherever it is asked; not where a module is missing.
+    """
 
     exit_code = 3
 
     def __init__(self, message: str, reasons: Iterable[str] = ()) -> None:
         super().__init__(message)
         self.reasons = list(reasons)
+        self.is_lasting = True
 
 
 class SequenceError(UsageError, RuntimeError):

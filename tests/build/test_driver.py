@@ -21,6 +21,7 @@ from cudnn_aot.compiler.build.progress import Event, Stage
 from cudnn_aot.compiler.build.summary import BuildSummary, GraphResult, Status
 from cudnn_aot.compiler.graph.bucket import graph_class
 from cudnn_aot.compiler.graph.instantiate import instantiate
+from cudnn_aot.compiler.planning import plan_list
 from cudnn_aot.errors import CompileError, UsageError
 
 
@@ -77,6 +78,18 @@ def test_a_fault_of_the_planner_fails_one_graph(
     assert by_name["down"].status is Status.CACHED
     assert by_name["up"].status is Status.FAILED
     assert "\n" not in by_name["up"].reasons[0] and "RuntimeError" in by_name["up"].reasons[0]
+
+
+def test_a_decline_for_want_of_the_compiler_is_not_stored(
+    tmp_path: Path, graph_files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says something of the build machine, not of the graph: elsewhere the graph builds."""
+    missing = "nvidia-cutlass-dsl is not installed"
+    monkeypatch.setattr(plan_list, "why_no_dsl", lambda minimum: missing)
+    summary = driver.build(graph_files, ["cpu"], tmp_path / "store")
+    assert {result.status for result in summary.graphs} == {Status.DECLINED}
+    assert all(any(missing in reason for reason in r.reasons) for r in summary.graphs)
+    assert StoreReader(tmp_path / "store").pointers() == []
 
 
 def test_an_unchanged_build_neither_plans_nor_starts_a_worker(
