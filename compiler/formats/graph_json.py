@@ -15,7 +15,14 @@ from cudnn_aot.compiler.formats.attributes import read_attributes
 from cudnn_aot.compiler.formats.json_reader import Value, parse
 from cudnn_aot.compiler.graph.attr import plain
 from cudnn_aot.compiler.graph.enums import data_type, scalar_type, tensor_reordering
-from cudnn_aot.compiler.graph.extents import INT64_MAX, Extent, as_extent, extent_json, row_major
+from cudnn_aot.compiler.graph.extents import (
+    INT64_MAX,
+    Extent,
+    as_extent,
+    check_rank,
+    extent_json,
+    row_major,
+)
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.graph.infer import default_data_type, default_dim
 from cudnn_aot.compiler.graph.node import Node
@@ -87,17 +94,19 @@ def _read_symbols(value: Value) -> dict[str, dict[str, int]]:
 
 
 def _read_extents(value: Value) -> tuple[Extent, ...]:
-    raw = value.raw
-    if type(raw) is list and raw and all([type(e) is int and 0 <= e <= INT64_MAX for e in raw]):
-        return tuple(raw)
+    items = value.items()
+    if not value.raw:
+        value.fail("got no extents, want at least one")
+    with value.locate():
+        check_rank(len(value.raw))
+    if all([type(extent) is int and 0 <= extent <= INT64_MAX for extent in value.raw]):
+        return tuple(value.raw)
     extents = []
-    for item in value.items():
+    for item in items:
         if type(item.raw) is not int and not isinstance(item.raw, str):
             item.want("an integer or text such as '4096*M'")
         with item.locate():
             extents.append(as_extent(item.raw))
-    if not extents:
-        value.fail("got no extents, want at least one")
     return tuple(extents)
 
 

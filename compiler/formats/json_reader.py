@@ -11,6 +11,7 @@ import enum
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator
 from types import TracebackType
 from typing import Any, NoReturn, TypeVar
@@ -76,8 +77,8 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(value) == len(pairs):
         return value
     twice = _Twice(value)
-    keys = [key for key, _ in pairs]
-    twice.duplicate = next(key for place, key in enumerate(keys) if key in keys[:place])
+    counts = Counter([key for key, _ in pairs])
+    twice.duplicate = next(key for key, count in counts.items() if count > 1)
     return twice
 
 

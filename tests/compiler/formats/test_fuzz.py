@@ -114,6 +114,7 @@ UNIT = {"uid": 1, "dim": [4]}
 HUGE = 2**62
 TOO_MANY = MAX_ITEMS + 1
 TWICE = {"SUM": 2, "SQ_SUM": 2}
+ONE_KEY_TWICE = ",".join(f'"k{place % MAX_ITEMS}":1' for place in range(MAX_ITEMS + 1))
 
 SLOW = [
     (b"[" * MAX_BYTES, "nested deeper than"),
@@ -126,7 +127,13 @@ SLOW = [
     (graph(tensors=[UNIT] * MAX_ITEMS), r"\$.tensors\[1\]: uid 1 is used twice"),
     (graph(name="n" * 10**6), r"\$.name: got text of 1000000 characters, want at most 1000"),
     (sized("*".join("M" * 10**6)), "bad extent: got text of 1999999 characters, want at most 200"),
-    (sized(*[1] * 99), "got rank 99, want 1 to 8"),
+    (sized(*[1] * 99), r"\$.tensors\[0\].dim: got rank 99, want 1 to 8"),
+    (sized(*[HUGE] * 20_000), r"\$.tensors\[0\].dim: got rank 20000, want 1 to 8"),
+    ({**sized(*["M"] * 20_000), "symbols": {"M": {}}}, "got rank 20000, want 1 to 8"),
+    (sized(4, stride=["M*M*M*M"] * 20_000), r"\$.tensors\[0\].stride: got rank 20000, want"),
+    (plan(tensors=[{"uid": 1, "dim": [HUGE] * 20_000}]), r"\$.tensors\[0\]: got rank 20000, want"),
+    (lowered(tensors={"x": {"dim": [HUGE] * 20_000}}), r"\$.tensors.x: got rank 20000, want"),
+    (f"{{{ONE_KEY_TWICE}}}".encode(), r"\$: key 'k0' is given twice"),
     (graph(nodes=graph()["nodes"] * 999), r"nodes\[1\].outputs.OUT_0: uid 2 is already produced"),
     (noded(plan(), params={"mode": "relu", "upper_clip": NESTED}), "nested deeper than 4 lists"),
     (noded(plan(), inputs={"IN_" + "1" * 5000: 1}), "no input port 'IN_111"),
