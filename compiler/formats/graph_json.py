@@ -6,13 +6,13 @@ default, so a graph has one shortest text; reading that text gives a graph of th
 
 from __future__ import annotations
 
-import heapq
 import json
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from cudnn_aot.compiler.formats.attributes import read_attributes
 from cudnn_aot.compiler.formats.json_reader import Value, parse
+from cudnn_aot.compiler.formats.node_order import in_order
 from cudnn_aot.compiler.graph.attr import plain
 from cudnn_aot.compiler.graph.enums import data_type, scalar_type, tensor_reordering
 from cudnn_aot.compiler.graph.extents import (
@@ -75,7 +75,7 @@ def read(root: Value, name: str = "") -> Graph:
             tensor.ragged_offset = graph.tensors[_uid(offset, graph.tensors)]
     produced: dict[Tensor, Value] = {}
     pending = [_NodeRecord(value, graph.tensors, produced) for value in top["nodes"].items()]
-    for record in _in_order(pending):
+    for record in in_order(pending):
         try:
             record.build(graph)
         except InvalidGraphError as error:
@@ -213,42 +213,6 @@ class _NodeRecord:
             compute_data_type=self.compute,
             name=self.name,
         )
-
-
-def _in_order(records: list[_NodeRecord]) -> list[_NodeRecord]:
-    """`records` with every node after those it reads from, else in file order."""
-    producer = {
-        tensor: place for place, record in enumerate(records) for tensor in record.outputs.values()
-    }
-    if all(
-        producer.get(tensor, -1) < place
-        for place, record in enumerate(records)
-        for tensor in record.inputs.values()
-    ):
-        return records  # as files mostly are
-    needs = [{producer[t] for t in r.inputs.values() if t in producer} for r in records]
-    readers: list[list[int]] = [[] for _ in records]
-    for place, needed in enumerate(needs):
-        for other in needed:
-            readers[other].append(place)
-    waits = [len(needed) for needed in needs]
-    ready = [place for place, count in enumerate(waits) if not count]
-    ordered: list[_NodeRecord] = []
-    while ready:
-        place = heapq.heappop(ready)
-        ordered.append(records[place])
-        for reader in readers[place]:
-            waits[reader] -= 1
-            if not waits[reader]:
-                heapq.heappush(ready, reader)
-    if len(ordered) < len(records):
-        place = next(place for place, count in enumerate(waits) if count)
-        seen: set[int] = set()
-        while place not in seen:  # back along nodes that wait, until one comes again
-            seen.add(place)
-            place = next(other for other in needs[place] if waits[other])
-        records[place].value.fail("the node depends on its own result")
-    return ordered
 
 
 def dumps(graph: Graph) -> str:
