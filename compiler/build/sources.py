@@ -1,7 +1,6 @@
 """Graph files read for a build: what each holds, or why it could not be read."""
 
 import os
-import stat
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from cudnn_aot.compiler.build.progress import Event, ProgressCallback, Stage
 from cudnn_aot.compiler.build.summary import GraphResult, Status
 from cudnn_aot.compiler.formats.load import load_graphs
 from cudnn_aot.compiler.graph.graph import Graph
-from cudnn_aot.errors import Error, InvalidGraphError, UsageError, cudnnGraphNotSupportedError
+from cudnn_aot.errors import Error, UsageError, cudnnGraphNotSupportedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,6 @@ def read_sources(
     for done, path in enumerate(paths, start=1):
         started = time.perf_counter()
         try:
-            _need_file(path)
             sources += [_source(path, graph) for graph in load_graphs(path)]
         except Exception as error:
             declined = isinstance(error, cudnnGraphNotSupportedError)
@@ -71,13 +69,6 @@ def failure_line(error: Exception) -> str:
     if isinstance(error, Error):
         return text
     return f"internal error: {type(error).__name__}: {text}; CUDNN_AOT_DEBUG=1 shows the traceback"
-
-
-def _need_file(path: Path) -> None:
-    """Refuse a FIFO, a socket or a device, which could be waited for without end."""
-    mode = path.stat().st_mode
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-        raise InvalidGraphError(f"{path}: it is not a regular file: write the graph to one")
 
 
 def _source(path: Path, graph: Graph) -> Source:

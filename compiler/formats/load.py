@@ -10,8 +10,9 @@ from pathlib import Path
 
 from cudnn_aot.compiler.formats import graph_json, lowered, peer_blob
 from cudnn_aot.compiler.formats.json_reader import MAX_BYTES, parse
+from cudnn_aot.compiler.formats.user_file import opened
 from cudnn_aot.compiler.graph.graph import Graph
-from cudnn_aot.errors import InvalidGraphError, UsageError, cudnnGraphNotSupportedError
+from cudnn_aot.errors import InvalidGraphError, cudnnGraphNotSupportedError
 
 
 def load_graphs(path: str | os.PathLike[str]) -> list[Graph]:
@@ -23,13 +24,11 @@ def load_graphs(path: str | os.PathLike[str]) -> list[Graph]:
         cudnnGraphNotSupportedError: a graph of the cuDNN frontend beyond what is supported.
     """
     path = Path(path)
+    is_program = path.suffix == ".py"
+    with opened(path, "graph file") as file:
+        data = b"" if is_program else file.read(MAX_BYTES + 1)
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot read the graph file: {error.strerror}") from None
-    try:
-        if path.suffix == ".py":
+        if is_program:
             from cudnn_aot.compiler.formats import python_file
 
             return python_file.load(path)

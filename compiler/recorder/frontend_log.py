@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import json
 import mmap
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cudnn_aot.compiler.formats.user_file import opened
 from cudnn_aot.compiler.recorder.spool import RecordedGraph
-from cudnn_aot.errors import UsageError
 
 _START = re.compile(rb'\{\s*"context"\s*:')  # the writer sorts keys
 _INSIDE = b'"json_version"'
@@ -53,19 +54,15 @@ def read_log(path: Path) -> FrontendLog:
     """
     log = FrontendLog()
     graphs: dict[str, RecordedGraph] = {}
-    try:
-        with path.open("rb") as file:
-            if path.stat().st_size == 0:
-                return log
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                for document in _graphs(data, log):
-                    document.pop("gid", None)  # numbers the graphs of a process
-                    text = json.dumps(document, sort_keys=True)
-                    graphs.setdefault(text, RecordedGraph("lowered", document)).built += 1
-                log.without_json = len(re.findall(re.escape(_WITHOUT_JSON), data))
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise UsageError(f"{path}: cannot read the log: {reason.lower()}") from None
+    with opened(path, "log") as file:
+        if os.fstat(file.fileno()).st_size == 0:
+            return log
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            for document in _graphs(data, log):
+                document.pop("gid", None)  # numbers the graphs of a process
+                text = json.dumps(document, sort_keys=True)
+                graphs.setdefault(text, RecordedGraph("lowered", document)).built += 1
+            log.without_json = len(re.findall(re.escape(_WITHOUT_JSON), data))
     log.graphs = list(graphs.values())
     return log
 
