@@ -91,6 +91,15 @@ def _real(text: str) -> float | _Odd:
     return value if math.isfinite(value) else _Odd(text[:40])
 
 
+def is_deeper(value: Any, levels: int) -> bool:
+    """Whether lists and objects are nested deeper than `levels`."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if not isinstance(value, list):
+        return False
+    return levels == 0 or any(is_deeper(item, levels - 1) for item in value)
+
+
 def is_index(text: str) -> bool:
     """Whether `text` is a small number, as at the end of a port's name."""
     return 0 < len(text) < 10 and text.isascii() and text.isdecimal()
