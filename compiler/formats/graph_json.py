@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from cudnn_aot.compiler.formats.attributes import read_attributes
-from cudnn_aot.compiler.formats.json_reader import Value, parse
+from cudnn_aot.compiler.formats.json_reader import MAX_BYTES, MAX_ITEMS, Value, parse
 from cudnn_aot.compiler.formats.node_order import in_order
 from cudnn_aot.compiler.graph.attr import plain
 from cudnn_aot.compiler.graph.enums import data_type, scalar_type, tensor_reordering
@@ -216,8 +216,16 @@ class _NodeRecord:
 
 
 def dumps(graph: Graph) -> str:
-    """The graph as text, one tensor and one node per line; validates it first."""
+    """The graph as text, one tensor and one node per line; validates it first.
+
+    Raises `InvalidGraphError` for a graph too large for a file, as well.
+    """
     graph.validate()
+    for field in ("symbols", "tensors", "nodes"):
+        if len(getattr(graph, field)) > MAX_ITEMS:
+            raise InvalidGraphError(
+                f"got {len(getattr(graph, field))} {field}, want at most {MAX_ITEMS} in a file"
+            )
     head: dict[str, Any] = {MARKER: VERSION}
     if graph.name:
         head["name"] = graph.name
@@ -237,7 +245,10 @@ def dumps(graph: Graph) -> str:
     ):
         body = ",\n".join(f"    {json.dumps(row, allow_nan=False)}" for row in rows)
         lines.append(f'  "{key}": [\n{body}\n  ]')
-    return "{\n" + ",\n".join(lines) + "\n}\n"
+    text = "{\n" + ",\n".join(lines) + "\n}\n"
+    if len(text) > MAX_BYTES:  # it is ASCII
+        raise InvalidGraphError(f"got a file of {len(text)} bytes, want at most {MAX_BYTES}")
+    return text
 
 
 def _symbol(symbol: Any) -> dict[str, int]:

@@ -16,11 +16,11 @@ from collections.abc import Collection, Iterator
 from types import TracebackType
 from typing import Any, NoReturn, TypeVar
 
+from cudnn_aot.compiler.graph.text import refuse_text
 from cudnn_aot.errors import InvalidGraphError
 
 MAX_BYTES = 16 << 20
 MAX_DEPTH = 64
-MAX_TEXT = 1000  # characters of a name or another text
 MAX_ITEMS = 100_000  # of a list, members of an object
 
 _E = TypeVar("_E", bound=enum.Enum)
@@ -231,13 +231,9 @@ class Value:
     def text(self) -> str:
         if not isinstance(self.raw, str):
             self.want("text")
-        if len(self.raw) > MAX_TEXT:
-            self.fail(f"got text of {len(self.raw)} characters, want at most {MAX_TEXT}")
-        if not self.raw.isascii():
-            try:
-                self.raw.encode()
-            except UnicodeEncodeError:
-                self.want("text without half of a surrogate pair")
+        reason = refuse_text(self.raw)
+        if reason:
+            self.fail(reason)
         return self.raw
 
     def boolean(self) -> bool:

@@ -51,7 +51,7 @@ def read_graphs(path: str | os.PathLike[str]) -> list[Graph | Unread]:
         data = b"" if is_program else file.read(MAX_BYTES + 1)
     try:
         if not is_program:
-            return [read_bytes(data, path.stem)]
+            return [read_bytes(data, stem_of(path))]
         from cudnn_aot.compiler.formats import python_file
 
         return [
@@ -60,6 +60,11 @@ def read_graphs(path: str | os.PathLike[str]) -> list[Graph | Unread]:
         ]
     except (InvalidGraphError, cudnnGraphNotSupportedError) as error:
         raise _located(path, error) from None
+
+
+def stem_of(path: Path) -> str:
+    """The name that a graph gets from its file; a file's may be bytes that are no text."""
+    return os.fsencode(path.stem).decode("utf-8", "replace")
 
 
 def _located(path: Path, error: Exception) -> Exception:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cudnn_aot.compiler.formats import graph_json
-from cudnn_aot.compiler.formats.load import Unread
+from cudnn_aot.compiler.formats.load import Unread, stem_of
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.errors import Error, InvalidGraphError, cudnnGraphNotSupportedError
 
@@ -115,7 +115,7 @@ def _graphs(path: Path) -> list[_Found]:
     found: dict[int, _Found] = {}
     for name, value in runpy.run_path(str(path), run_name=path.stem).items():
         if name == _NAME:
-            for item in _collect(value, path.stem):
+            for item in _collect(value, stem_of(path)):
                 found.setdefault(id(item.value), item)
         elif isinstance(value, Graph):
             found.setdefault(id(value), _Found(name, name, value))

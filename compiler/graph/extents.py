@@ -87,8 +87,8 @@ class Symbol(Record):
                 return f"{field}: got {value!r}, want an integer"
         if not 0 <= self.min <= self.max <= SYMBOL_MAX:
             return f"got min {self.min} and max {self.max}, want 0 <= min <= max <= {SYMBOL_MAX}"
-        if self.multiple_of < 1:
-            return f"multiple_of: got {self.multiple_of}, want at least 1"
+        if not 1 <= self.multiple_of <= INT64_MAX:
+            return f"multiple_of: got {self.multiple_of}, want at least 1 and below 2**63"
         if self.max // self.multiple_of * self.multiple_of < self.min:
             return f"no multiple of {self.multiple_of} lies in [{self.min}, {self.max}]"
         return None if self.hint is None else self.refuse(self.hint)
