@@ -1,7 +1,6 @@
 """``cudnn-aot build``: graph files and targets in, a store out."""
 
 import os
-from pathlib import Path
 
 import click
 
@@ -77,9 +76,6 @@ def build(
     names = split_list(targets)
     if not names:
         raise UsageError(f"no target given: pass --target (known: {', '.join(known_targets())})")
-    for name in names:
-        if name not in known_targets() and Path(name).exists() and not Path(name).is_file():
-            raise UsageError(f"--target: {name!r} is not a regular file")
     allowed = split_list(allow_declined)
     unknown = [name for name in allowed if name != "all" and name not in names]
     if unknown:

@@ -12,9 +12,9 @@ import click
 from cudnn_aot.cli.options import json_option
 from cudnn_aot.cli.output import complain, print_json, say
 from cudnn_aot.cli.table import format_table, plural
-from cudnn_aot.compiler.build.sources import failure_line
+from cudnn_aot.compiler.build.sources import failure_line, read_each
 from cudnn_aot.compiler.formats import graph_json
-from cudnn_aot.compiler.formats.load import load_graphs
+from cudnn_aot.compiler.formats.load import Unread
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.errors import UsageError, cudnnGraphNotSupportedError
 
@@ -86,34 +86,39 @@ class _Writer:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._written: dict[Path, tuple[str, str]] = {}  # by path: graph key, source
+        self._written: dict[Path, tuple[str, str]] = {}  # by path: text, source
 
     def convert(self, source: Path) -> list[_Result]:
         """The results of one file."""
-        try:
-            graphs = load_graphs(source)
-        except cudnnGraphNotSupportedError as error:
-            return [_Result(str(source), "declined", reason=str(error))]
-        except Exception as error:
-            return [_Result(str(source), "failed", reason=failure_line(error))]
-        names = [source.stem] if len(graphs) == 1 else [graph.name for graph in graphs]
-        return [self._write(source, *pair) for pair in zip(names, graphs, strict=True)]
+        found = read_each(source)
+        return [
+            self._refused(source, item)
+            if isinstance(item, Unread)
+            else self._write(source, source.stem if len(found) == 1 else item.name, item)
+            for item in found
+        ]
+
+    def _refused(self, source: Path, item: Unread) -> _Result:
+        declined = isinstance(item.error, cudnnGraphNotSupportedError)
+        status = "declined" if declined else "failed"
+        return _Result(str(source), status, reason=failure_line(item.error))
 
     def _write(self, source: Path, name: str, graph: Graph) -> _Result:
         path = self._folder / f"{_file_stem(name)}.json"
+        text = graph_json.dumps(graph)
         other = self._written.get(path)
         reason = ""
-        if other is not None and other[0] != graph.key():
+        if other is not None and other[0] != text:  # a key alone has no names and no hints
             reason = f"{source}: {path} is written already, with another graph of {other[1]}"
         elif path.exists() and source.exists() and path.samefile(source):
             reason = f"{source}: the graph would be written over it: choose another folder"
         if reason:
             return _Result(str(source), "failed", reason=reason)
         try:
-            _publish(path, graph_json.dumps(graph))
+            _publish(path, text)
         except OSError as error:
             return _Result(str(source), "failed", reason=f"{path}: cannot write: {error.strerror}")
-        self._written[path] = graph.key(), str(source)
+        self._written[path] = text, str(source)
         return _Result(str(source), "converted", graph, str(path))
 
 
@@ -150,7 +155,8 @@ def _report(results: list[_Result], folder: Path) -> list[str]:
     ]
     table = format_table(("graph", "from", "nodes", "ops", "key"), rows, right="nodes")
     left = len(results) - len(converted)
-    summary = f"{plural(len(converted), 'graph')} written to {folder}"
+    written = len({result.path for result in converted})
+    summary = f"{plural(written, 'graph')} written to {folder}"
     if left:
-        summary += f", {plural(left, 'file')} left out"
+        summary += f", {left} left out"
     return [*table, "", summary] if table else [summary]

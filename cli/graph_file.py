@@ -3,31 +3,43 @@
 from pathlib import Path
 from typing import Any
 
-from cudnn_aot.cli.output import print_json, say
+from cudnn_aot.cli.output import complain, print_json, say
 from cudnn_aot.cli.table import format_table, plural
 from cudnn_aot.compiler.formats import drawing, graph_json
-from cudnn_aot.compiler.formats.load import load_graphs
+from cudnn_aot.compiler.formats.load import Unread, read_graphs
 from cudnn_aot.compiler.graph.bucket import graph_class
 from cudnn_aot.compiler.graph.extents import format_extents
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.graph.tensor import Tensor
-from cudnn_aot.errors import UsageError
+from cudnn_aot.errors import UsageError, cudnnGraphNotSupportedError
 
 
 def show_graph_file(path: str, *, as_json: bool, as_mermaid: bool, svg: str | None) -> int:
-    """Print the graphs of a file; with `svg`, draw its one graph into that file instead."""
-    graphs = load_graphs(path)
+    """Print the graphs of a file; with `svg`, draw its one graph into that file instead.
+
+    A program may name graphs that cannot be had: exit code 1, or 3 if none of them is supported.
+    """
+    found = read_graphs(path)
+    graphs = [item for item in found if isinstance(item, Graph)]
+    unread = [item for item in found if isinstance(item, Unread)]
+    for item in unread:
+        declined = isinstance(item.error, cudnnGraphNotSupportedError)
+        complain(f"{'declined' if declined else 'error'}: {item.error}")
     if svg is not None:
         _draw(graphs, Path(svg))
     elif as_mermaid:
         for graph in graphs:
             say(*drawing.mermaid(graph).splitlines())
     elif as_json:
-        print_json({"file": path, "graphs": [_document(graph) for graph in graphs]})
+        document: dict[str, Any] = {"file": path, "graphs": [_document(graph) for graph in graphs]}
+        if unread:
+            document["unread"] = [{"name": i.name, "reason": str(i.error)} for i in unread]
+        print_json(document)
     else:
         for number, graph in enumerate(graphs):
             say(*([""] if number else []), *describe(graph))
-    return 0
+    unsupported = [isinstance(item.error, cudnnGraphNotSupportedError) for item in unread]
+    return 0 if not unread else 3 if all(unsupported) else 1
 
 
 def _draw(graphs: list[Graph], target: Path) -> None:

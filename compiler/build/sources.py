@@ -1,7 +1,6 @@
 """Graph files read for a build: what each holds, or why it could not be read."""
 
 import os
-import stat
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,9 +9,9 @@ from pathlib import Path
 from cudnn_aot.cache.layout import encode_name
 from cudnn_aot.compiler.build.progress import Event, ProgressCallback, Stage
 from cudnn_aot.compiler.build.summary import GraphResult, Status
-from cudnn_aot.compiler.formats.load import load_graphs
+from cudnn_aot.compiler.formats.load import Unread, read_graphs
 from cudnn_aot.compiler.graph.graph import Graph
-from cudnn_aot.errors import Error, InvalidGraphError, UsageError, cudnnGraphNotSupportedError
+from cudnn_aot.errors import Error, UsageError, cudnnGraphNotSupportedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +27,9 @@ class Source:
 def read_sources(
     files: Iterable[Path], progress: ProgressCallback
 ) -> tuple[list[Source], list[GraphResult]]:
-    """Read every file; one that cannot be read becomes a result without target, not an exception.
+    """Read every file; what cannot be read becomes a result without target, not an exception.
 
-    That result is failed, or declined when the file is a graph beyond what can be expressed here.
+    That result is failed, or declined when it is a graph beyond what can be expressed here.
 
     Raises:
         UsageError: one name is given to two different graphs, so a name could not find its plan.
@@ -40,25 +39,34 @@ def read_sources(
     failed: list[GraphResult] = []
     for done, path in enumerate(paths, start=1):
         started = time.perf_counter()
-        try:
-            _need_file(path)
-            sources += [_source(path, graph) for graph in load_graphs(path)]
-        except Exception as error:
-            declined = isinstance(error, cudnnGraphNotSupportedError)
+        for found in read_each(path):
+            item = found if isinstance(found, Unread) else _source(path, found)
+            if isinstance(item, Source):
+                sources.append(item)
+                continue
+            declined = isinstance(item.error, cudnnGraphNotSupportedError)
             failed.append(
                 GraphResult(
-                    name=path.stem,
+                    name=item.name,
                     graph_key="",
                     target="",
                     status=Status.DECLINED if declined else Status.FAILED,
                     file=str(path),
-                    reasons=(failure_line(error).removeprefix(f"{path}: "),),
+                    reasons=(failure_line(item.error).removeprefix(f"{path}: "),),
                     seconds=time.perf_counter() - started,
                 )
             )
         progress(Event(Stage.LOAD, done, len(paths), str(path)))
     _refuse_ambiguous_names(sources)
     return sources, failed
+
+
+def read_each(path: Path) -> list[Graph | Unread]:
+    """The graphs of one file, or why there is none; nothing is raised."""
+    try:
+        return read_graphs(path)
+    except Exception as error:
+        return [Unread(path.stem, error)]
 
 
 def failure_line(error: Exception) -> str:
@@ -73,18 +81,14 @@ def failure_line(error: Exception) -> str:
     return f"internal error: {type(error).__name__}: {text}; CUDNN_AOT_DEBUG=1 shows the traceback"
 
 
-def _need_file(path: Path) -> None:
-    """Refuse a FIFO, a socket or a device, which could be waited for without end."""
-    mode = path.stat().st_mode
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-        raise InvalidGraphError(f"{path}: it is not a regular file: write the graph to one")
-
-
-def _source(path: Path, graph: Graph) -> Source:
-    graph.freeze()
+def _source(path: Path, graph: Graph) -> Source | Unread:
     name = graph.name or path.stem
-    encode_name("graph name", name)  # refuses what the store could not file
-    return Source(str(path), name, graph.key(), graph)
+    try:
+        graph.freeze()
+        encode_name("graph name", name)  # refuses what the store could not file
+        return Source(str(path), name, graph.key(), graph)
+    except Exception as error:
+        return Unread(name, error)
 
 
 def _refuse_ambiguous_names(sources: list[Source]) -> None:

@@ -6,16 +6,23 @@ default, so a graph has one shortest text; reading that text gives a graph of th
 
 from __future__ import annotations
 
-import heapq
 import json
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from cudnn_aot.compiler.formats.attributes import read_attributes
-from cudnn_aot.compiler.formats.json_reader import Value, parse
+from cudnn_aot.compiler.formats.json_reader import MAX_BYTES, MAX_ITEMS, Value, parse
+from cudnn_aot.compiler.formats.node_order import in_order
 from cudnn_aot.compiler.graph.attr import plain
 from cudnn_aot.compiler.graph.enums import data_type, scalar_type, tensor_reordering
-from cudnn_aot.compiler.graph.extents import INT64_MAX, Extent, as_extent, extent_json, row_major
+from cudnn_aot.compiler.graph.extents import (
+    INT64_MAX,
+    Extent,
+    as_extent,
+    check_rank,
+    extent_json,
+    row_major,
+)
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.graph.infer import default_data_type, default_dim
 from cudnn_aot.compiler.graph.node import Node
@@ -73,7 +80,7 @@ def read(root: Value, name: str = "", into: Graph | None = None) -> Graph:
             tensor.ragged_offset = graph.tensors[_uid(offset, graph.tensors)]
     produced: dict[Tensor, Value] = {}
     pending = [_NodeRecord(value, graph.tensors, produced) for value in top["nodes"].items()]
-    for record in _in_order(pending):
+    for record in in_order(pending):
         try:
             record.build(graph)
         except InvalidGraphError as error:
@@ -92,17 +99,19 @@ def _read_symbols(value: Value) -> dict[str, dict[str, int]]:
 
 
 def _read_extents(value: Value) -> tuple[Extent, ...]:
-    raw = value.raw
-    if type(raw) is list and raw and all([type(e) is int and 0 <= e <= INT64_MAX for e in raw]):
-        return tuple(raw)
+    items = value.items()
+    if not value.raw:
+        value.fail("got no extents, want at least one")
+    with value.locate():
+        check_rank(len(value.raw))
+    if all([type(extent) is int and 0 <= extent <= INT64_MAX for extent in value.raw]):
+        return tuple(value.raw)
     extents = []
-    for item in value.items():
+    for item in items:
         if type(item.raw) is not int and not isinstance(item.raw, str):
             item.want("an integer or text such as '4096*M'")
         with item.locate():
             extents.append(as_extent(item.raw))
-    if not extents:
-        value.fail("got no extents, want at least one")
     return tuple(extents)
 
 
@@ -211,45 +220,17 @@ class _NodeRecord:
         )
 
 
-def _in_order(records: list[_NodeRecord]) -> list[_NodeRecord]:
-    """`records` with every node after those it reads from, else in file order."""
-    producer = {
-        tensor: place for place, record in enumerate(records) for tensor in record.outputs.values()
-    }
-    if all(
-        producer.get(tensor, -1) < place
-        for place, record in enumerate(records)
-        for tensor in record.inputs.values()
-    ):
-        return records  # as files mostly are
-    needs = [{producer[t] for t in r.inputs.values() if t in producer} for r in records]
-    readers: list[list[int]] = [[] for _ in records]
-    for place, needed in enumerate(needs):
-        for other in needed:
-            readers[other].append(place)
-    waits = [len(needed) for needed in needs]
-    ready = [place for place, count in enumerate(waits) if not count]
-    ordered: list[_NodeRecord] = []
-    while ready:
-        place = heapq.heappop(ready)
-        ordered.append(records[place])
-        for reader in readers[place]:
-            waits[reader] -= 1
-            if not waits[reader]:
-                heapq.heappush(ready, reader)
-    if len(ordered) < len(records):
-        place = next(place for place, count in enumerate(waits) if count)
-        seen: set[int] = set()
-        while place not in seen:  # back along nodes that wait, until one comes again
-            seen.add(place)
-            place = next(other for other in needs[place] if waits[other])
-        records[place].value.fail("the node depends on its own result")
-    return ordered
-
-
 def dumps(graph: Graph) -> str:
-    """The graph as text, one tensor and one node per line; validates it first."""
+    """The graph as text, one tensor and one node per line; validates it first.
+
+    Raises `InvalidGraphError` for a graph too large for a file, as well.
+    """
     graph.validate()
+    for field in ("symbols", "tensors", "nodes"):
+        if len(getattr(graph, field)) > MAX_ITEMS:
+            raise InvalidGraphError(
+                f"got {len(getattr(graph, field))} {field}, want at most {MAX_ITEMS} in a file"
+            )
     head: dict[str, Any] = {MARKER: VERSION}
     if graph.name:
         head["name"] = graph.name
@@ -269,7 +250,10 @@ def dumps(graph: Graph) -> str:
     ):
         body = ",\n".join(f"    {json.dumps(row, allow_nan=False)}" for row in rows)
         lines.append(f'  "{key}": [\n{body}\n  ]')
-    return "{\n" + ",\n".join(lines) + "\n}\n"
+    text = "{\n" + ",\n".join(lines) + "\n}\n"
+    if len(text) > MAX_BYTES:  # it is ASCII
+        raise InvalidGraphError(f"got a file of {len(text)} bytes, want at most {MAX_BYTES}")
+    return text
 
 
 def _symbol(symbol: Any) -> dict[str, int]:

@@ -11,15 +11,16 @@ import enum
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator
 from types import TracebackType
 from typing import Any, NoReturn, TypeVar
 
+from cudnn_aot.compiler.graph.text import refuse_text
 from cudnn_aot.errors import InvalidGraphError
 
 MAX_BYTES = 16 << 20
 MAX_DEPTH = 64
-MAX_TEXT = 1000  # characters of a name or another text
 MAX_ITEMS = 100_000  # of a list, members of an object
 
 _E = TypeVar("_E", bound=enum.Enum)
@@ -76,8 +77,8 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(value) == len(pairs):
         return value
     twice = _Twice(value)
-    keys = [key for key, _ in pairs]
-    twice.duplicate = next(key for place, key in enumerate(keys) if key in keys[:place])
+    counts = Counter([key for key, _ in pairs])
+    twice.duplicate = next(key for key, count in counts.items() if count > 1)
     return twice
 
 
@@ -88,6 +89,15 @@ def _integer(text: str) -> int | _Odd:
 def _real(text: str) -> float | _Odd:
     value = float(text)
     return value if math.isfinite(value) else _Odd(text[:40])
+
+
+def is_deeper(value: Any, levels: int) -> bool:
+    """Whether lists and objects are nested deeper than `levels`."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if not isinstance(value, list):
+        return False
+    return levels == 0 or any(is_deeper(item, levels - 1) for item in value)
 
 
 def is_index(text: str) -> bool:
@@ -221,13 +231,9 @@ class Value:
     def text(self) -> str:
         if not isinstance(self.raw, str):
             self.want("text")
-        if len(self.raw) > MAX_TEXT:
-            self.fail(f"got text of {len(self.raw)} characters, want at most {MAX_TEXT}")
-        if not self.raw.isascii():
-            try:
-                self.raw.encode()
-            except UnicodeEncodeError:
-                self.want("text without half of a surrogate pair")
+        reason = refuse_text(self.raw)
+        if reason:
+            self.fail(reason)
         return self.raw
 
     def boolean(self) -> bool:

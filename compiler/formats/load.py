@@ -6,12 +6,22 @@ Only a file whose name ends in ``.py`` is run, in a process of its own (`formats
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 from cudnn_aot.compiler.formats import graph_json, lowered, peer_blob
 from cudnn_aot.compiler.formats.json_reader import MAX_BYTES, parse
+from cudnn_aot.compiler.formats.user_file import opened
 from cudnn_aot.compiler.graph.graph import Graph
-from cudnn_aot.errors import InvalidGraphError, UsageError, cudnnGraphNotSupportedError
+from cudnn_aot.errors import InvalidGraphError, cudnnGraphNotSupportedError
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A graph that a file names and that cannot be had, and why."""
+
+    name: str
+    error: Exception
 
 
 def load_graphs(path: str | os.PathLike[str]) -> list[Graph]:
@@ -22,20 +32,43 @@ def load_graphs(path: str | os.PathLike[str]) -> list[Graph]:
         InvalidGraphError: it is no graph, or a wrong one; the message starts with the path.
         cudnnGraphNotSupportedError: a graph of the cuDNN frontend beyond what is supported.
     """
-    path = Path(path)
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot read the graph file: {error.strerror}") from None
-    try:
-        if path.suffix == ".py":
-            from cudnn_aot.compiler.formats import python_file
+    graphs = []
+    for found in read_graphs(path):
+        if isinstance(found, Unread):
+            raise found.error
+        graphs.append(found)
+    return graphs
 
-            return python_file.load(path)
-        return [read_bytes(data, path.stem)]
+
+def read_graphs(path: str | os.PathLike[str]) -> list[Graph | Unread]:
+    """As `load_graphs`; of a program, one graph that cannot be had costs no other.
+
+    Raises what `load_graphs` does if the file as a whole cannot be read.
+    """
+    path = Path(path)
+    is_program = path.suffix == ".py"
+    with opened(path, "graph file") as file:
+        data = b"" if is_program else file.read(MAX_BYTES + 1)
+    try:
+        if not is_program:
+            return [read_bytes(data, stem_of(path))]
+        from cudnn_aot.compiler.formats import python_file
+
+        return [
+            Unread(found.name, _located(path, found.error)) if isinstance(found, Unread) else found
+            for found in python_file.load(path)
+        ]
     except (InvalidGraphError, cudnnGraphNotSupportedError) as error:
-        raise type(error)(f"{path}: {error}") from None
+        raise _located(path, error) from None
+
+
+def stem_of(path: Path) -> str:
+    """The name that a graph gets from its file; a file's may be bytes that are no text."""
+    return os.fsencode(path.stem).decode("utf-8", "replace")
+
+
+def _located(path: Path, error: Exception) -> Exception:
+    return type(error)(f"{path}: {error}")
 
 
 def read_bytes(data: bytes, name: str = "") -> Graph:

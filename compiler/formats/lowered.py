@@ -18,6 +18,7 @@ from typing import Any
 from cudnn_aot.compiler.formats.attributes import read_attribute
 from cudnn_aot.compiler.formats.json_reader import Value, is_index
 from cudnn_aot.compiler.formats.lowered_tags import TAGS, integers
+from cudnn_aot.compiler.formats.node_order import in_order
 from cudnn_aot.compiler.graph.attr import FLOAT, Attr
 from cudnn_aot.compiler.graph.enums import data_type
 from cudnn_aot.compiler.graph.graph import Graph
@@ -63,7 +64,9 @@ def read(root: Value, name: str = "") -> Graph:
     )
     tensors = _read_tensors(graph, top["tensors"], nodes)
     for node in nodes:
-        node.add(graph, tensors)
+        node.wire(tensors)
+    for node in in_order(nodes):
+        node.add(graph)
     graph.validate()
     return graph
 
@@ -120,7 +123,10 @@ def _scalar(value: Value) -> int | float:
 
 
 class _Node:
-    """A node of the file, translated to a row of the op table."""
+    """A node of the file, translated to a row of the op table; `wire` gives it its tensors."""
+
+    inputs: dict[str, Tensor]
+    outputs: dict[str, Tensor]
 
     def __init__(self, value: Value) -> None:
         fields = value.object()
@@ -139,7 +145,7 @@ class _Node:
         self.row = row
         self.spec = op_row(row.op or _pointwise(fields["mode"].text() if "mode" in fields else ""))
         self.compute = fields.get("compute_data_type")
-        self.inputs, self.outputs = fields["inputs"], fields["outputs"]
+        self.reads, self.writes = fields["inputs"], fields["outputs"]
         peers = fields.get("peer_stats")
         self.peers = [] if peers is None or peers.raw is None else list(peers.items())
         for peer in self.peers:
@@ -161,16 +167,19 @@ class _Node:
                 )
         return attrs
 
-    def add(self, graph: Graph, tensors: Tensors) -> None:
-        inputs = self._wired(self.inputs, tensors)
+    def wire(self, tensors: Tensors) -> None:
+        self.inputs = self._wired(self.reads, tensors)
         for place, peer in enumerate(self.peers):
-            inputs[f"peer_stats_{place}"] = tensors[peer.at("uid").integer()]
+            self.inputs[f"peer_stats_{place}"] = tensors[peer.at("uid").integer()]
+        self.outputs = self._wired(self.writes, tensors)
+
+    def add(self, graph: Graph) -> None:
         with self.value.locate():
             graph.add_node(
                 self.spec,
-                inputs,
+                self.inputs,
                 self.attrs,
-                outputs=self._wired(self.outputs, tensors),
+                outputs=self.outputs,
                 compute_data_type=_data_type(self.compute) if self.compute is not None else None,
                 name=self.name,
             )

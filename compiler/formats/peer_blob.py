@@ -18,6 +18,7 @@ import enum
 from typing import Any
 
 from cudnn_aot.compiler.formats.json_reader import Value, is_index
+from cudnn_aot.compiler.formats.node_order import in_order
 from cudnn_aot.compiler.graph.enums import data_type, scalar_type, tensor_reordering
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.graph.op import Op
@@ -118,7 +119,7 @@ def read(root: Value, name: str = "") -> Graph:
             if offset not in rows:
                 raise InvalidGraphError(f"no tensor has uid {offset}")
             graph.tensors[uid].ragged_offset = graph.tensors[offset]
-    for node in nodes:
+    for node in in_order(nodes):
         node.add(graph)
     graph.validate()
     return graph

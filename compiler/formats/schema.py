@@ -13,10 +13,9 @@ from typing import Any
 from cudnn_aot.compiler.formats.attributes import INTEGER, attribute_schema, is_writable
 from cudnn_aot.compiler.formats.graph_json import MARKER, VERSION
 from cudnn_aot.compiler.graph.enums import data_type, scalar_type, tensor_reordering
-from cudnn_aot.compiler.graph.extents import INT64_MAX, SYMBOL_MAX
+from cudnn_aot.compiler.graph.extents import INT64_MAX, MAX_RANK, SYMBOL_MAX
 from cudnn_aot.compiler.graph.op import Op, Port
 from cudnn_aot.compiler.graph.ops.table import OPS
-from cudnn_aot.compiler.graph.validate import MAX_RANK
 
 _TEXT = {"type": "string"}
 _FLAG = {"type": "boolean", "default": False}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any, TypeAlias
 
 from cudnn_aot.compiler.graph.record import Record
@@ -17,6 +18,7 @@ from cudnn_aot.errors import InvalidGraphError
 
 INT64_MAX = 2**63 - 1
 SYMBOL_MAX = 2**31 - 1
+MAX_RANK = 8  # the cuDNN backend's limit, and enough for every op here
 MAX_TEXT = 200  # characters of an extent: two symbols with the longest names, and a coefficient
 
 _SYMBOL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}\Z")
@@ -85,8 +87,8 @@ class Symbol(Record):
                 return f"{field}: got {value!r}, want an integer"
         if not 0 <= self.min <= self.max <= SYMBOL_MAX:
             return f"got min {self.min} and max {self.max}, want 0 <= min <= max <= {SYMBOL_MAX}"
-        if self.multiple_of < 1:
-            return f"multiple_of: got {self.multiple_of}, want at least 1"
+        if not 1 <= self.multiple_of <= INT64_MAX:
+            return f"multiple_of: got {self.multiple_of}, want at least 1 and below 2**63"
         if self.max // self.multiple_of * self.multiple_of < self.min:
             return f"no multiple of {self.multiple_of} lies in [{self.min}, {self.max}]"
         return None if self.hint is None else self.refuse(self.hint)
@@ -155,13 +157,21 @@ def as_extent(value: Any) -> Extent:
 
 
 def as_extents(values: Any) -> tuple[Extent, ...]:
-    """Every item of `values` as an extent."""
-    if type(values) in (tuple, list):
-        if all([type(value) is int and 0 <= value <= INT64_MAX for value in values]):
-            return tuple(values)
-    elif isinstance(values, str) or not isinstance(values, Iterable):
-        raise InvalidGraphError(f"bad extents: got {values!r}, want a list of extents")
+    """Every item of `values` as an extent; more than a tensor can have are refused unread."""
+    if type(values) not in (tuple, list):
+        if isinstance(values, str) or not isinstance(values, Iterable):
+            raise InvalidGraphError(f"bad extents: got {values!r}, want a list of extents")
+        values = list(islice(values, MAX_RANK + 1))
+    check_rank(len(values))
+    if all([type(value) is int and 0 <= value <= INT64_MAX for value in values]):
+        return tuple(values)
     return tuple(as_extent(value) for value in values)
+
+
+def check_rank(rank: int) -> None:
+    """Refuse more extents than a tensor can have, before anything is computed from them."""
+    if rank > MAX_RANK:
+        raise InvalidGraphError(f"got rank {rank}, want 1 to {MAX_RANK}")
 
 
 def mul(*extents: Extent) -> Extent:

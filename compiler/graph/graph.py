@@ -23,6 +23,7 @@ from cudnn_aot.compiler.graph.node import Node
 from cudnn_aot.compiler.graph.op import NodeView, Op
 from cudnn_aot.compiler.graph.ops.table import op_row
 from cudnn_aot.compiler.graph.tensor import NORMAL_FORMS, Tensor, fill
+from cudnn_aot.compiler.graph.text import as_name
 from cudnn_aot.compiler.graph.validate import (
     check_layouts,
     check_rules,
@@ -116,7 +117,7 @@ class Graph(metaclass=Builders):
         self._node_count: dict[str, int] = {}
         self._next_uid = 1
         self._symbols: dict[str, Symbol] = {}
-        self._name = name
+        self._name = as_name(name)
         self._context = GraphContext(io_data_type, intermediate_data_type, compute_data_type)
         self._is_override_shape_enabled = bool(is_override_shape_enabled)
         for symbol_name, symbol in (symbols or {}).items():
@@ -130,7 +131,7 @@ class Graph(metaclass=Builders):
 
     @name.setter
     def name(self, value: str) -> None:
-        self._name = value  # no part of the key: a frozen graph may be renamed
+        self._name = as_name(value)  # no part of the key: a frozen graph may be renamed
 
     @property
     def nodes(self) -> tuple[Node, ...]:
@@ -391,6 +392,7 @@ class Graph(metaclass=Builders):
             count = self._node_count.get(spec.name, 0)
             self._node_count[spec.name] = count + 1
             name = f"{spec.name}.{count}"
+        name = as_name(name)
         try:
             view = self._wire(spec, name, inputs, attrs or {}, outputs, results or {})
         except InvalidGraphError as error:

@@ -9,6 +9,7 @@ from cudnn_aot.compiler.graph.dtypes import as_data_type
 from cudnn_aot.compiler.graph.enums import data_type
 from cudnn_aot.compiler.graph.op import Dim, NodeView
 from cudnn_aot.compiler.graph.tensor import fill
+from cudnn_aot.compiler.graph.text import as_name
 from cudnn_aot.errors import InvalidGraphError
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Node:
     @name.setter
     def name(self, value: str) -> None:
         self._graph._check_open(f"set name of {self}")
-        self._view.name = value
+        self._view.name = as_name(value)
 
     @property
     def spec(self) -> Op:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from cudnn_aot.compiler.graph.dtypes import as_data_type
 from cudnn_aot.compiler.graph.enums import data_type, scalar_type, tensor_reordering
 from cudnn_aot.compiler.graph.extents import INT64_MAX, Extent, as_extents
+from cudnn_aot.compiler.graph.text import as_name
 from cudnn_aot.errors import InvalidGraphError
 
 if TYPE_CHECKING:
@@ -26,12 +27,6 @@ def _count(field: str) -> Callable[[Any], int]:
         return value
 
     return read
-
-
-def _name(value: Any) -> str:
-    if not isinstance(value, str):
-        raise InvalidGraphError(f"bad name: got {value!r}, want text")
-    return value
 
 
 def _member(field: str, kind: Any, default: Any) -> Callable[[Any], Any]:
@@ -60,7 +55,7 @@ def _number(value: Any) -> int | float | None:
 
 # The one form of every field that a tensor keeps: what reads it from a caller's value, or refuses.
 NORMAL_FORMS: dict[str, Callable[[Any], Any]] = {
-    "name": _name,
+    "name": as_name,
     "data_type": as_data_type,
     "dim": as_extents,
     "stride": as_extents,

@@ -13,6 +13,7 @@ from cudnn_aot.compiler.graph.dtypes import DTYPES
 from cudnn_aot.compiler.graph.enums import scalar_type
 from cudnn_aot.compiler.graph.extents import (
     INT64_MAX,
+    MAX_RANK,
     Extent,
     SymExpr,
     evaluate,
@@ -32,7 +33,6 @@ _RARE = frozenset(
     "alignment_value".split()
 )
 _COUNTS = "first_token_offset"
-MAX_RANK = 8  # the cuDNN backend's limit, and enough for every op here
 
 
 def check_structure(graph: Graph) -> None:

@@ -70,7 +70,7 @@ def plan_key(
 def _tuning_digest(
     graph: Graph, family: manifest.Family | None, target: Target, tuning: Tuning | None
 ) -> str:
-    if tuning is None or family is None or graph.symbols:
+    if tuning is None or family is None:
         return ""
     try:
         facts = facts_for(graph.freeze(), manifest.resolve(family.analyzer))

@@ -395,7 +395,11 @@ class PlanList:
                 declined[f"{self.family.name}: {self._reason(decline)}"] = None
             for proposal in ranked:
                 self._check_proposal(proposal)
-            return [*measured, *ranked] if kind == "A" else ranked
+            if kind != "A":
+                return ranked
+            # One member of a class was measured: that does not speak for all of its ranges.
+            by_range = [proposal for proposal in ranked if isinstance(proposal, Ranges)]
+            return [*by_range, *measured, *ranked]
 
         entries = rank(self.modes, recommend, found)
         if self._engines and not any(_is_ours(entry) for entry in entries):
@@ -422,10 +426,7 @@ class PlanList:
         return found
 
     def _measured(self, tuning: Tuning | None) -> list[PlanConfig]:
-        """The plans of the tuning file; none for a graph with symbols, of which it measured one
-        member.
-        """
-        if tuning is None or self.family is None or not self._engines or self.graph.symbols:
+        if tuning is None or self.family is None or not self._engines:
             return []
         measured = []
         for engine_name, knobs in tuning.plans(self.family.name, self.facts, self.target):

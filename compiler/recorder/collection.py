@@ -150,10 +150,15 @@ def _name_unread(refused: Sequence[tuple[RecordedGraph, str]]) -> list[Unread]:
 
 
 def _ops(document: dict[str, Any]) -> str:
+    """The ops of a document that may be anything."""
     names = []
-    for node in document.get("nodes", ()):
+    nodes = document.get("nodes")
+    for node in nodes if isinstance(nodes, list) else ():
+        if not isinstance(node, dict):
+            continue
         kind = str(node.get("node_type") or node.get("tag") or "node").lower()
-        mode = (node.get("params") or node).get("mode")
+        params = node.get("params")
+        mode = (params if isinstance(params, dict) else node).get("mode")
         names.append(str(mode).lower() if kind == "pointwise" and mode else kind)
     names = list(dict.fromkeys(names))[:4]
     return re.sub(r"[^a-z0-9_.]+", "_", "_".join(names))[:80] or "graph"

@@ -9,23 +9,28 @@ from __future__ import annotations
 
 import json
 import mmap
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cudnn_aot.compiler.formats.json_reader import MAX_DEPTH, is_deeper
+from cudnn_aot.compiler.formats.user_file import opened
 from cudnn_aot.compiler.recorder.spool import RecordedGraph
-from cudnn_aot.errors import UsageError
 
 _START = re.compile(rb'\{\s*"context"\s*:')  # the writer sorts keys
 _INSIDE = b'"json_version"'
 # What may interrupt a graph: a message, a banner's rule, another graph. To the end of its line.
 _FOREIGN = re.compile(r'\[cudnn_frontend\][^\n]*\n?|={64,}\n?|(?P<graph>\{\s*"context"\s*:)')
+_FOREIGN_BEGINS = 256  # characters by which one can be told
 _WITHOUT_JSON = b"unavailable when compiled with CUDNN_FRONTEND_SKIP_JSON_LIB"
-_MAX_GRAPH = 4 << 20  # bytes, with what interrupts it
+_WINDOWS = (16 << 10, 256 << 10, 4 << 20)  # bytes of a graph with what interrupts it
 _MAX_CUTS = 256
-_MAX_DEPTH = 8  # graphs that interrupt one another
+_MAX_INNER = 8  # graphs that interrupt one another
+# Characters that may be decoded up to a place of the file: several times what readable graphs take.
+_WORK, _WORK_PER_BYTE, _WORK_PER_DECODE = 16 << 20, 16, 256
 
 _decoder = json.JSONDecoder()
 
@@ -53,19 +58,15 @@ def read_log(path: Path) -> FrontendLog:
     """
     log = FrontendLog()
     graphs: dict[str, RecordedGraph] = {}
-    try:
-        with path.open("rb") as file:
-            if path.stat().st_size == 0:
-                return log
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                for document in _graphs(data, log):
-                    document.pop("gid", None)  # numbers the graphs of a process
-                    text = json.dumps(document, sort_keys=True)
-                    graphs.setdefault(text, RecordedGraph("lowered", document)).built += 1
-                log.without_json = len(re.findall(re.escape(_WITHOUT_JSON), data))
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise UsageError(f"{path}: cannot read the log: {reason.lower()}") from None
+    with opened(path, "log") as file:
+        if os.fstat(file.fileno()).st_size == 0:
+            return log
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            for document in _graphs(data, log):
+                document.pop("gid", None)  # numbers the graphs of a process
+                text = json.dumps(document, sort_keys=True)
+                graphs.setdefault(text, RecordedGraph("lowered", document)).built += 1
+            log.without_json = len(re.findall(re.escape(_WITHOUT_JSON), data))
     log.graphs = list(graphs.values())
     return log
 
@@ -73,6 +74,7 @@ def read_log(path: Path) -> FrontendLog:
 def _graphs(data: mmap.mmap, log: FrontendLog) -> Iterator[dict[str, Any]]:
     position = 0
     is_lost = False  # a graph that was counted as damaged may go on after `position`
+    work = _Work()
     while True:
         match = _START.search(data, position)
         gap = match.start() if match else len(data)
@@ -81,7 +83,8 @@ def _graphs(data: mmap.mmap, log: FrontendLog) -> Iterator[dict[str, Any]]:
             log.damaged.append(inside)
         if match is None:
             return
-        end, found = _decode_at(data, gap)
+        work.allowed = _WORK + _WORK_PER_BYTE * gap
+        end, found = _decode_at(data, gap, work)
         is_lost = end is None
         if end is None:
             log.damaged.append(gap)
@@ -89,20 +92,42 @@ def _graphs(data: mmap.mmap, log: FrontendLog) -> Iterator[dict[str, Any]]:
         yield from found
 
 
-def _decode_at(data: mmap.mmap, start: int) -> tuple[int | None, list[dict[str, Any]]]:
+@dataclass(slots=True)
+class _Work:
+    """Bounds the work on a file: without it, graphs that begin and never end make it quadratic.
+
+    Attributes:
+        allowed: how many characters may have been decoded by now.
+        done: how many were.
+        is_short: the text ended before the graph did.
+    """
+
+    allowed: int = 0
+    done: int = 0
+    is_short: bool = False
+
+    @property
+    def is_spent(self) -> bool:
+        return self.done > self.allowed
+
+
+def _decode_at(data: mmap.mmap, start: int, work: _Work) -> tuple[int | None, list[dict[str, Any]]]:
     """Where the graph at `start` ends, or None, and the graphs that it came to."""
-    line = data.find(b"\n", start, start + _MAX_GRAPH)
-    found: list[dict[str, Any]] = []
-    for stop in (line, start + _MAX_GRAPH):  # it is one line unless something interrupts it
-        if stop >= 0:
-            # Bytes as they are, so that places in the text are places in the file.
-            end = _decode(data[start:stop].decode("latin-1"), found)
-            if end is not None:
-                return start + end, found
+    for size in _WINDOWS:
+        if work.is_spent:
+            break
+        found: list[dict[str, Any]] = []
+        work.is_short = False
+        # Bytes as they are, so that places in the text are places in the file.
+        end = _decode(data[start : start + size].decode("latin-1"), found, work)
+        if end is not None:
+            return start + end, found
+        if not work.is_short or start + size >= len(data):
+            break
     return None, []
 
 
-def _decode(text: str, found: list[dict[str, Any]], depth: int = 0) -> int | None:
+def _decode(text: str, found: list[dict[str, Any]], work: _Work, depth: int = 0) -> int | None:
     """Where the graph at the start of `text` ends; it and those inside it go to `found`.
 
     None, and nothing found, when it cannot be read.
@@ -110,18 +135,28 @@ def _decode(text: str, found: list[dict[str, Any]], depth: int = 0) -> int | Non
     inner: list[dict[str, Any]] = []
     removed = 0
     for _ in range(_MAX_CUTS):
+        if work.is_spent:
+            return None
+        work.done += _WORK_PER_DECODE + len(text) // 64  # to copy it
         try:
             value, end = _decoder.raw_decode(text)
-        except (json.JSONDecodeError, RecursionError) as error:
-            at = getattr(error, "pos", 0)
-            # A string without an end is reported where it begins.
-            last = len(text) if str(error).startswith("Unterminated") else at + 1
-            cut = _foreign(text, last, inner, depth)
+        except json.JSONDecodeError as error:
+            # A string without an end is reported where it begins, and so is half of a word.
+            last = len(text) if error.msg.startswith("Unterminated") else error.pos + len("false")
+            work.done += last
+            cut = _foreign(text, last, inner, work, depth)
             if cut is None:
+                work.is_short |= last + _FOREIGN_BEGINS > len(text)
                 return None
             text = text[: cut[0]] + text[cut[1] :]
             removed += cut[1] - cut[0]
             continue
+        except (RecursionError, ValueError):  # too deep; an integer of too many digits
+            work.done += len(text)
+            return None
+        work.done += end
+        if is_deeper(value, MAX_DEPTH):
+            return None
         if isinstance(value, dict) and "json_version" in value:
             # The bytes of names become text only now.
             found.append(json.loads(text[:end].encode("latin-1").decode("utf-8", "replace")))
@@ -131,17 +166,19 @@ def _decode(text: str, found: list[dict[str, Any]], depth: int = 0) -> int | Non
 
 
 def _foreign(
-    text: str, last: int, inner: list[dict[str, Any]], depth: int
+    text: str, last: int, inner: list[dict[str, Any]], work: _Work, depth: int
 ) -> tuple[int, int] | None:
     """The first thing inside `text` and before `last` that is no part of its graph."""
-    match = _FOREIGN.search(text, 1)
-    if match is None or match.start() > last:
+    begin = _FOREIGN.search(text, 1, last + _FOREIGN_BEGINS)
+    if begin is None or begin.start() > last:
         return None
+    match = _FOREIGN.match(text, begin.start())
+    assert match is not None
     if match["graph"] is None:
         return match.span()
-    if depth == _MAX_DEPTH:
+    if depth == _MAX_INNER:
         return None
-    end = _decode(text[match.start() :], inner, depth + 1)
+    end = _decode(text[match.start() :], inner, work, depth + 1)
     if end is None:
         return None
     end += match.start()

@@ -13,7 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cudnn_aot.compiler.formats.json_reader import MAX_DEPTH, is_deeper
+from cudnn_aot.compiler.formats.user_file import opened
 from cudnn_aot.compiler.recorder.hook import DROPPED, FAILURES
+from cudnn_aot.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,7 @@ class Spool:
         failures: what went wrong inside the recorder, with counts by text.
         failed: how often, those without a text included.
         dropped: records that did not fit.
-        damaged: lines that could not be read.
+        damaged: lines and files that could not be read.
     """
 
     graphs: list[RecordedGraph] = field(default_factory=list)
@@ -77,10 +80,28 @@ def read_spool(folder: Path) -> Spool:
     """Merge the records of every process in `folder`: equal graphs become one."""
     spool = Spool()
     graphs: dict[str, RecordedGraph] = {}
-    for path in sorted(folder.glob("*.jsonl"), key=lambda path: path.stat().st_mtime_ns):
+    for path in sorted(folder.glob("*.jsonl"), key=lambda path: path.lstat().st_mtime_ns):
         _Process(path, spool).merge_into(graphs)
     spool.graphs = list(graphs.values())
     return spool
+
+
+# What the reader takes of each kind of record, which is told by its first field.
+_RECORDS: dict[str, dict[str, type]] = {
+    "process": {"process": int},
+    "module": {"module": str, "version": str},
+    "failure": {"failure": str, "error": str},
+    "document": {"document": dict, "structure": int, "form": str},
+    "numbers": {
+        "numbers": list,
+        "instance": int,
+        "structure": int,
+        "built": int,
+        "executed": int,
+        "superseded": int,
+    },
+    "call": {"call": int, "instance": int, "uids": list, "shapes": list, "strides": list},
+}
 
 
 class _Process:
@@ -88,43 +109,61 @@ class _Process:
 
     def __init__(self, path: Path, spool: Spool) -> None:
         self.spool = spool
-        counters = path.with_suffix(".counts")
-        data = counters.read_bytes() if counters.exists() else b""
+        data = self._read(path.with_suffix(".counts"), is_needed=False)
         self.counts = struct.unpack(f"={len(data) // 8}q", data[: len(data) // 8 * 8])
-        self.structures: dict[int, tuple[str, Any]] = {}
-        self.instances: dict[int, tuple[dict[str, Any], list[dict[str, Any]]]] = {}
-        for line in path.read_bytes().split(b"\n"):
+        self.structures: dict[int, tuple[str, dict[str, Any]]] = {}
+        self.instances: dict[int, tuple[dict[str, Any], list[tuple[Call, int]]]] = {}
+        for line in self._read(path).split(b"\n"):
             if line:
                 try:
                     self._take(json.loads(line))
-                except (ValueError, KeyError, TypeError):
+                except (ValueError, KeyError, TypeError, RecursionError):
                     spool.damaged += 1
         spool.failed += self._count(FAILURES)
         spool.dropped += self._count(DROPPED)
 
+    def _read(self, path: Path, *, is_needed: bool = True) -> bytes:
+        """What the file holds; nothing if it cannot be read, which counts as damaged if it is
+        needed or there."""
+        try:
+            with opened(path, "records") as file:
+                return file.read()
+        except UsageError:
+            self.spool.damaged += is_needed or path.exists()
+            return b""
+
     def _count(self, index: int) -> int:
-        return self.counts[index] if index < len(self.counts) else 0
+        return self.counts[index] if 0 <= index < len(self.counts) else 0
 
     def _take(self, record: Any) -> None:
         if not isinstance(record, dict):
             raise ValueError("not a record")
-        if "process" in record:
+        kind = next((kind for kind in _RECORDS if kind in record), None)
+        if kind is None:
+            raise ValueError("not a record")
+        for name, wanted in _RECORDS[kind].items():
+            if type(record[name]) is not wanted:
+                raise ValueError(f"{name}: want {wanted.__name__}")
+        if kind == "process":
             self.spool.pids.append(record["process"])
-        elif "module" in record:
+        elif kind == "module":
             self.spool.modules[record["module"]] = record["version"]
-        elif "failure" in record:
+        elif kind == "failure":
             text = f"{record['failure']}: {record['error']}"
             if text not in self.spool.failures:
                 self.spool.failures.append(text)
-        elif "document" in record:
+        elif kind == "document":
+            if is_deeper(record["document"], MAX_DEPTH):
+                raise ValueError("deeper than a graph is")
             self.structures[record["structure"]] = (record["form"], record["document"])
-        elif "numbers" in record:
+        elif kind == "numbers":
             self.structures[record["structure"]]  # a record that lost its structure is damaged
             self.instances[record["instance"]] = (record, [])
-        elif "call" in record:
-            self.instances[record["instance"]][1].append(record)
         else:
-            raise ValueError("not a record")
+            shapes, strides = (tuple(map(tuple, record[name])) for name in ("shapes", "strides"))
+            call = Call(tuple(record["uids"]), shapes, strides)
+            hash(call)  # fails for what is no list of numbers
+            self.instances[record["instance"]][1].append((call, record["call"]))
 
     def merge_into(self, graphs: dict[str, RecordedGraph]) -> None:
         for record, calls in self.instances.values():
@@ -135,7 +174,7 @@ class _Process:
             form, document = self.structures[record["structure"]]
             try:
                 document = fill_numbers(document, record["numbers"])
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, AttributeError):
                 self.spool.damaged += 1
                 continue
             text = json.dumps([form, document], sort_keys=True)
@@ -143,18 +182,26 @@ class _Process:
             graph.built += built
             graph.executed += executed
             graph.processes += 1
-            for call in calls:
-                shapes, strides = (tuple(map(tuple, call[name])) for name in ("shapes", "strides"))
-                key = Call(tuple(call["uids"]), shapes, strides)
-                graph.calls[key] += self._count(call["call"])
+            for call, counter in calls:
+                graph.calls[call] += self._count(counter)
 
 
 def fill_numbers(document: dict[str, Any], numbers: list[int]) -> dict[str, Any]:
-    """The graph that `hook.capture` split: every length becomes the next so many numbers."""
+    """The graph that `hook.capture` split: every length becomes the next so many numbers.
+
+    Raises `ValueError`, `KeyError`, `TypeError` or `AttributeError` if the two are no halves of one
+    graph.
+    """
     document = json.loads(json.dumps(document))
-    rest = iter(numbers)
-    tensors = document.get("tensors", [])
+    begin = 0
+    tensors = document.get("tensors") or []
     for row in tensors.values() if isinstance(tensors, dict) else tensors:
         for name in ("dim", "stride"):
-            row[name] = [next(rest) for _ in range(row[name])]
+            end = begin + row[name]
+            if not begin <= end <= len(numbers):
+                raise ValueError(f"{name}: got {row[name]} of {len(numbers) - begin} numbers")
+            row[name] = numbers[begin:end]
+            begin = end
+    if begin != len(numbers):
+        raise ValueError(f"got {len(numbers)} numbers, want {begin}")
     return document

@@ -82,6 +82,8 @@ def load_target(name: str) -> Target:
         raise UsageError(
             f"unknown target {name!r}; known: {', '.join(known_targets())}, or a descriptor file"
         )
+    if path.exists() and not path.is_file():  # a FIFO would be waited for without end
+        raise UsageError(f"target descriptor {name!r} is not a regular file")
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -326,9 +326,17 @@ def test_an_empty_store_setting(command: tuple[str, ...], tmp_path: Path) -> Non
 
 def test_a_graph_file_that_is_none(tmp_path: Path, store_copy: Path) -> None:
     os.mkfifo(tmp_path / "pipe.json")
-    for path in (tmp_path / "pipe.json", Path("/dev/null")):
-        done = run_cli("build", path, "--target", "cpu", "--store", store_copy)
-        assert_one_line_error(done, 1, str(path), "not a regular file")
+    os.mkfifo(tmp_path / "pipe.py")
+    out = tmp_path / "out"
+    for path in (tmp_path / "pipe.json", tmp_path / "pipe.py", Path("/dev/null")):
+        for code, command in (
+            (1, ("build", path, "--target", "cpu", "--store", store_copy)),
+            (1, ("convert", path, "-o", out)),
+            (2, ("record", "-o", out, "--from-log", path)),
+        ):
+            assert_one_line_error(run_cli(*command), code, str(path), "not a regular file")
+    done = run_cli("show", tmp_path / "pipe.json")
+    assert_one_line_error(done, 2, "pipe.json", "not a regular file")
     graph = write_graph(tmp_path, linear_graph("g", 64))
     done = run_cli("build", graph, "--target", tmp_path / "pipe.json", "--store", store_copy)
     assert_one_line_error(done, 2, "pipe.json", "not a regular file")

@@ -114,6 +114,46 @@ def test_convert_overwrites_neither_its_input_nor_another_graph(tmp_path: Path) 
     assert run_cli("convert", ours, copy / "g.json", "-o", out).returncode == 0
 
 
+def test_one_file_is_one_graph(tmp_path: Path) -> None:
+    """Graphs of one key differ in names; equal graphs are one file, and counted as one."""
+    ours = write_graph(tmp_path, linear_graph("g", 64))
+    for name, text in (
+        ("same", ours.read_text()),
+        ("other", ours.read_text().replace('"name": "g"', '"name": "other"')),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "g.json").write_text(text)
+    out = tmp_path / "out"
+    done = run_cli("convert", ours, tmp_path / "same/g.json", "-o", out)
+    assert (done.returncode, done.stderr) == (0, "") and f"1 graph written to {out}" in done.stdout
+    before = (out / "g.json").read_bytes()
+    other = tmp_path / "other/g.json"
+    assert load_graphs(other)[0].key() == load_graphs(ours)[0].key()
+    done = run_cli("convert", ours, other, "-o", out)
+    assert_one_line_error(done, 1, str(other), "is written already, with another graph of")
+    assert "1 graph written" in done.stdout and (out / "g.json").read_bytes() == before
+
+
+def test_one_bad_graph_of_a_python_file_costs_no_other(tmp_path: Path) -> None:
+    source, out, store = tmp_path / "model.py", tmp_path / "out", tmp_path / "store"
+    source.write_text(SOURCE + "\nbad = cudnn.pygraph()\n")
+    line = f"{source}: bad: the graph has no node"
+    done = run_cli("convert", source, "-o", out)
+    assert_one_line_error(done, 1, line)
+    assert set(keys(out)) == {"first", "wide_72", "wide_80"}
+    assert f"3 graphs written to {out}, 1 left out" in done.stdout
+    done = run_cli("show", source)
+    assert_one_line_error(done, 1, line)
+    assert "first: 1 node" in done.stdout and "wide_80: 1 node" in done.stdout
+    done = run_cli("build", source, "--target", "cpu", "--store", store, "--json")
+    assert_one_line_error(done, 1, line)
+    statuses = {row["name"]: row["status"] for row in json.loads(done.stdout)["graphs"]}
+    assert statuses == {
+        **dict.fromkeys(("first", "wide_72", "wide_80"), "built"),
+        "bad": "failed",
+    }
+
+
 def test_names_that_are_no_file_names(tmp_path: Path) -> None:
     source = tmp_path / "names.py"
     body = SOURCE.replace('f"wide_{n}"', 'f"../a b/{n}*"')

@@ -15,6 +15,7 @@ from cudnn_aot import _native
 from cudnn_aot.compiler.planning.knobs import knob_type
 from cudnn_aot.compiler.planning.plan_list import PlanList
 from cudnn_aot.compiler.planning.ranges import Ranges, narrow_facts
+from cudnn_aot.compiler.planning.tuning import load_tuning
 from cudnn_aot.compiler.target.target import load_target
 from cudnn_aot.errors import UsageError, cudnnGraphNotSupportedError
 from cudnn_aot.recipes.gemm.config import (
@@ -290,3 +291,27 @@ def test_every_knob_must_be_there():
         with pytest.raises(ValueError, match=f"knob {knob.name} is missing"):
             GemmConfig.from_public({k: v for k, v in complete.items() if k is not knob})
     assert knob_type.TILEK in complete
+
+
+def test_a_plan_measured_at_one_extent_does_not_displace_the_ranges(tmp_path):
+    """Of a class one member was measured; the plan made of ranges serves the others."""
+    graph = gemm_graphs.chain("g", "M", 1024, 512, "relu", symbols={"M": {"min": 1, "max": 4096}})
+    plans = PlanList(graph, H200)
+    last = plans.engine_and_knobs(len(plans) - 1)[1]
+    entry = {
+        "family": "gemm",
+        "target": "h200",
+        "layout_class": plans.facts.layout_class,
+        "extents": plans.facts.extents,
+        "plans": [
+            {
+                "engine": "gemm.sm90.persistent",
+                "knobs": {knob.name: value for knob, value in last.items()},
+            }
+        ],
+    }
+    file = tmp_path / "tuning.json"
+    file.write_text(json.dumps({"format": 1, "entries": [entry]}))
+    tuned = PlanList(graph, H200, tuning=load_tuning(file))
+    assert isinstance(tuned.entries[0], Ranges) and tuned.entries[0] == plans.entries[0]
+    assert tuned.engine_and_knobs(1)[1] == last

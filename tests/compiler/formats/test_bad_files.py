@@ -57,7 +57,7 @@ EDITS = [
     ("nodes", {}, "$.nodes: got an object, want a list"),
     ("nodes", [], "the graph has no node"),
     ("name", 3, "$.name: got 3, want text"),
-    ("name", "\ud800", '$.name: got "\\ud800", want text without half of a surrogate pair'),
+    ("name", "\ud800", r"$.name: got '\ud800', want text without half of a surrogate pair"),
     ("io_data_type", "BF16", '$.io_data_type: got "BF16", want one of FLOAT, DOUBLE, HALF'),
     ("io_data_type", "NOT_SET", '$.io_data_type: got "NOT_SET", want one of FLOAT'),
     ("io_data_type", ["HALF"], "$.io_data_type: got a list, want one of FLOAT"),

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from cudnn_aot.compiler.formats.load import load_graphs
+from cudnn_aot.compiler.formats.load import Unread, load_graphs, read_graphs
+from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.errors import Error, InvalidGraphError, cudnnGraphNotSupportedError
 
 HEAD = """
@@ -106,6 +107,50 @@ def test_a_bad_file_is_one_line(tmp_path: Path, body: str, reason: str) -> None:
         load_graphs(path)
     assert str(caught.value).startswith(f"{path}: ") and reason in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("body", "good", "bad"),
+    [
+        ("up = make(3)\nbad = cudnn.pygraph()\ndown = make(4)\n", ["up", "down"], {"bad": "bad: "}),
+        ("bad = cudnn.pygraph('own')\nup = make(3)\n", ["up"], {"own": "bad: the graph has no"}),
+        (
+            "graphs = [make(3), cudnn.pygraph(), make(4), 5]\n",
+            ["model_0", "model_2"],
+            {"model_1": "graphs[1]: the graph has no node", "model_3": "graphs[3]: got int, want"},
+        ),
+        ("graphs = {'a': make(3), 'b': None}\n", ["a"], {"b": "graphs['b']: got NoneType, want a"}),
+        (
+            "up = make(4)\ndef graphs():\n    yield make(3)\n    {}['k']\n",
+            ["up", "model_0"],
+            {"graphs": "graphs: line 11: KeyError: 'k'"},
+        ),
+        ("up = make(4)\ngraphs = 3\n", ["up"], {"graphs": "graphs: got int, want graphs"}),
+        ("up = make(4)\ndef graphs():\n    exit(3)\n", ["up"], {"graphs": "called exit(3)"}),
+    ],
+    ids=range(7),
+)
+def test_a_bad_graph_costs_no_other(
+    tmp_path: Path, body: str, good: list[str], bad: dict[str, str]
+) -> None:
+    path = write(tmp_path, body)
+    items = read_graphs(path)
+    assert [item.name for item in items if isinstance(item, Graph)] == good
+    unread = {item.name: str(item.error) for item in items if isinstance(item, Unread)}
+    assert list(unread) == list(bad)
+    for name, line in unread.items():
+        assert line.startswith(f"{path}: ") and bad[name] in line and "\n" not in line
+    with pytest.raises(InvalidGraphError) as caught:
+        load_graphs(path)
+    assert str(caught.value) == next(iter(unread.values()))
+
+
+def test_a_long_line_is_cut(tmp_path: Path) -> None:
+    for error in ("ValueError", "cudnn.cudnnGraphNotSupportedError"):
+        path = write(tmp_path, f"raise {error}('x' * 10**6)\n")
+        with pytest.raises(Error, match=r"line 8: .*x\.\.\. \(cut\)") as caught:
+            load_graphs(path)
+        assert len(str(caught.value)) < 2000
 
 
 def test_what_is_not_supported_stays_so(tmp_path: Path) -> None:

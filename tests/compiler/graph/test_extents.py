@@ -1,9 +1,12 @@
+import itertools
+
 import pytest
 
 from cudnn_aot.compiler.graph.extents import (
     Symbol,
     SymExpr,
     as_extent,
+    as_extents,
     broadcast,
     evaluate,
     extent_expr,
@@ -12,6 +15,7 @@ from cudnn_aot.compiler.graph.extents import (
     parse_extent,
     row_major,
 )
+from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.errors import InvalidGraphError
 
 M, N = SymExpr(1, ("M",)), SymExpr(1, ("N",))
@@ -43,6 +47,23 @@ def test_other_text_is_refused(text):
 def test_only_extents_are_extents(value):
     with pytest.raises(InvalidGraphError, match="bad extent"):
         as_extent(value)
+
+
+def test_more_extents_than_a_tensor_can_have_are_refused_unread():
+    """Strides of many large extents are numbers without bound."""
+    for many in ([2**62] * 20_000, ["M"] * 20_000, itertools.repeat(1)):
+        with pytest.raises(InvalidGraphError, match=r"got rank \d+, want 1 to 8"):
+            as_extents(many)
+    graph = Graph("", "HALF")
+    x = graph.tensor([4])
+    for build in (
+        lambda: graph.tensor([2**62] * 20_000),
+        lambda: graph.tensor([4], ["M*M"] * 20_000),
+        lambda: x.set_dim([2**62] * 20_000),
+        lambda: graph.reshape(x).set_stride(itertools.repeat(1)),
+    ):
+        with pytest.raises(InvalidGraphError, match=r"got rank \d+, want 1 to 8"):
+            build()
 
 
 def test_products_of_integers_and_symbols():

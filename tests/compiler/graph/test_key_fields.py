@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from op_cases import graph_of, without_rules
 
 from cudnn_aot.compiler.formats import graph_json
-from cudnn_aot.compiler.formats.load import load_graphs
+from cudnn_aot.compiler.formats.load import load_graphs, read_bytes
 from cudnn_aot.compiler.graph.attr import Attr
 from cudnn_aot.compiler.graph.bucket import graph_class
 from cudnn_aot.compiler.graph.enums import data_type, scalar_type, tensor_reordering
@@ -192,6 +192,31 @@ def test_graphs_of_real_programs_keep_their_key(path: Path, seed: int) -> None:
     other = renamed_and_shuffled(graph, random.Random(seed))
     assert other.key() == graph.key()
     assert graph_class(other).bucket == graph_class(graph).bucket
+
+
+def shuffled(document: Any, rng: random.Random) -> Any:
+    """A document with the members of its objects, its tensors and its nodes in another order."""
+    if isinstance(document, dict):
+        members = rng.sample(list(document.items()), len(document))
+        document = {name: shuffled(value, rng) for name, value in members}
+        for rows in ("tensors", "nodes"):
+            if isinstance(document.get(rows), list):
+                rng.shuffle(document[rows])
+        return document
+    return [shuffled(item, rng) for item in document] if isinstance(document, list) else document
+
+
+@pytest.mark.parametrize("path", PEER, ids=[path.stem for path in PEER])
+@settings(max_examples=5, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_files_of_the_frontend_may_be_in_any_order(path: Path, seed: int) -> None:
+    document = json.loads(path.read_text())
+    for other in (
+        shuffled(document, random.Random(seed)),
+        {**document, "nodes": document["nodes"][::-1]},
+    ):
+        graph = read_bytes(json.dumps(other).encode())
+        assert graph.key() == read_bytes(path.read_bytes()).key()
 
 
 def test_nodes_of_one_class_are_paired_whatever_their_order() -> None:

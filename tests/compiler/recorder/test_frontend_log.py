@@ -1,13 +1,15 @@
 """Graphs in logs of the frontend's C++ half, one of which it wrote from four threads."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from fuzz_inputs import seeds, wrecked
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cudnn_aot.compiler.recorder.collection import collect
+from cudnn_aot.compiler.recorder.collection import collect, write_recording
 from cudnn_aot.compiler.recorder.frontend_log import FrontendLog, read_log
 from cudnn_aot.compiler.recorder.spool import Spool
 from cudnn_aot.errors import UsageError
@@ -18,6 +20,9 @@ RULE = "=" * 128 + "\n"
 GRAPH = (
     '{"context":{"name":"%s"},"gid":%d,"json_version":"2.0","nodes":[],"tensors":[{"name":"é"}]}'
 )
+
+
+SEEDS = seeds()["lowered"]
 
 
 def read(text: str | bytes, tmp_path: Path) -> FrontendLog:
@@ -107,6 +112,73 @@ def test_any_text_is_read_to_its_end(
 ) -> None:
     log = read("".join(parts), tmp_path_factory.mktemp("log"))
     assert set(names(log)) <= {"a"}
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_wrecked_logs_are_read_to_their_end(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """What a log comes to is written, whatever it holds."""
+    numbers = data.draw(st.randoms(use_true_random=False))
+
+    def below(count: int) -> int:
+        return numbers.randrange(count) if count > 0 else 0
+
+    pieces: list[bytes] = []
+    for _ in range(1 + below(4)):
+        graph = wrecked("lowered", SEEDS[below(len(SEEDS))], below)
+        cut = below(len(graph))
+        pieces += [graph] if below(2) else [graph[:cut], MESSAGE.encode(), graph[cut:]]
+        pieces.append(b"\n" if below(4) else b"")
+    folder = tmp_path_factory.mktemp("log")
+    log = read(b"".join(pieces), folder)
+    write_recording(collect(Spool(graphs=log.graphs)), folder)
+
+
+@pytest.mark.parametrize(
+    ("part", "count", "damaged"),
+    [
+        ('{"context":', 20_000, 20_000),  # as deep as it can be
+        ('{"context":"a', 100_000, 100_000),  # short, with other graphs inside
+        ('{"context":[' + "1," * 2000, 300, 300),  # long
+        ('{"context":[' + ("1," * 200 + MESSAGE) * 20, 100, 100),  # with much to cut out
+        (GRAPH % ("a", 1) + MESSAGE, 5000, 0),
+        ("{" + " " * 1000, 2000, 0),
+        ("=" * 63 + "[cudnn_frontend", 20_000, 0),
+    ],
+    ids=range(7),
+)
+def test_the_work_is_in_proportion_to_the_log(
+    tmp_path: Path, part: str, count: int, damaged: int
+) -> None:
+    """Graphs that begin and never end, without a newline; one that is whole follows them."""
+    began = time.process_time()
+    log = read(part * count + "\n" * 100_000 + GRAPH % ("last", 1), tmp_path)
+    assert time.process_time() - began < 5
+    assert "last" in names(log) and len(log.damaged) == damaged
+
+
+def test_graphs_too_deep_to_be_written_are_damaged(tmp_path: Path) -> None:
+    deep = GRAPH.replace('"tensors":[', '"tensors":[' + "[" * 900 + "]" * 900 + ",")
+    log = read(f"{deep % ('deep', 1)}\n{GRAPH % ('a', 1)}", tmp_path)
+    assert (names(log), log.damaged) == (["a"], [0])
+
+
+def test_a_large_graph_is_read_whole(tmp_path: Path) -> None:
+    large = GRAPH % ("x" * 3_000_000, 1)
+    assert len(read(large, tmp_path).graphs) == 1
+    half = len(large) // 2
+    log = read(f"{large[:half]}{MESSAGE}{large[half:]}\n", tmp_path)
+    assert (len(log.graphs), log.damaged) == (1, [])
+
+
+def test_a_message_may_stand_at_any_place_of_a_real_graph(tmp_path: Path) -> None:
+    graph = json.dumps(SEEDS[0], sort_keys=True)
+    assert "false" in graph and "null" in graph
+    lines = [graph[:at] + MESSAGE + graph[at:] for at in range(11, len(graph))]
+    log = read("\n".join(lines), tmp_path)
+    assert [found.built for found in log.graphs] == [len(lines)] and log.damaged == []
 
 
 def test_a_library_that_cannot_print_graphs_is_named(tmp_path: Path) -> None:
