@@ -229,6 +229,8 @@ class Output(Record):
 class Spelling(Record):
     """Attributes that say one thing in several ways, and the one way that counts.
 
+    The way does not depend on extents, so that a graph with symbols and its instances say the same.
+
     Attributes:
         text: what is said how, for the documentation.
         attrs: the attributes.
@@ -411,6 +413,7 @@ def structured(
     *attrs: Attr,
     rules: tuple[Rule, ...] = (),
     has_compute_data_type: bool = True,
+    spellings: tuple[Spelling, ...] = (),
 ) -> Op:
     """A row of `Style.STRUCTURED`."""
     return Op(
@@ -422,4 +425,5 @@ def structured(
         Style.STRUCTURED,
         rules,
         has_compute_data_type=has_compute_data_type,
+        spellings=spellings,
     )

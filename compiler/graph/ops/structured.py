@@ -102,6 +102,7 @@ _QUANTISATION = (
         Attr("block_size", INTS, required=True),
         Attr("is_negative_scale", BOOL, False),
         rules=quantize.BLOCK_SCALE_DEQUANTIZE,
+        spellings=(quantize.SIZES,),
     ),
     structured(
         "block_scale_quantize",
@@ -119,6 +120,7 @@ _QUANTISATION = (
         Attr("axis", INT),
         Attr("transpose", BOOL, False),
         rules=quantize.BLOCK_SCALE_QUANTIZE,
+        spellings=(quantize.LAST_AXIS,),
     ),
     structured(
         "moe_grouped_matmul",
@@ -248,6 +250,7 @@ _CONVOLUTIONS = (
         ),
         *_CONV,
         rules=convolution.CONV_FPROP,
+        spellings=(convolution.WINDOW,),
     ),
     structured(
         "conv_dgrad",
@@ -266,6 +269,7 @@ _CONVOLUTIONS = (
         ),
         *_CONV,
         rules=convolution.CONV_DGRAD,
+        spellings=(convolution.WINDOW,),
     ),
     structured(
         "conv_wgrad",
@@ -274,6 +278,7 @@ _CONVOLUTIONS = (
         (Output("DW", layout=CHANNELS_LAST),),
         *_CONV,
         rules=convolution.CONV_WGRAD,
+        spellings=(convolution.WINDOW,),
     ),
 )
 
@@ -386,6 +391,7 @@ _MOVES = (
         Attr("in_place_index", INT),
         has_compute_data_type=False,
         rules=moves.CONCATENATE,
+        spellings=(moves.AXIS,),
     ),
     structured(
         "rope",

@@ -8,9 +8,10 @@ role; `_Roles` says which port has which role. What a shape rule has not decided
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from cudnn_aot.compiler.graph.extents import format_extents
-from cudnn_aot.compiler.graph.op import NodeView, Refusal, Rule, unsupported, wrong
+from cudnn_aot.compiler.graph.op import NodeView, Refusal, Rule, Spelling, unsupported, wrong
 from cudnn_aot.compiler.graph.record import Record
 from cudnn_aot.compiler.graph.rules.domain import may_be_at_most, may_divide, may_equal
 from cudnn_aot.compiler.graph.rules.tables import documented
@@ -140,6 +141,28 @@ def _window(view: NodeView, axis: int) -> tuple[int, int, int]:
 
     padding = value(0, "pre_padding", "padding") + value(0, "post_padding", "padding")
     return padding, value(1, "stride"), value(1, "dilation")
+
+
+def _said_window(view: NodeView) -> dict[str, Any]:
+    """What is not given is no padding, and a stride and dilation of 1."""
+    both = view.attr("padding")
+    return {
+        name: values if values and set(values) != {default} else None
+        for name, values, default in (
+            ("pre_padding", view.attr("pre_padding") or both, 0),
+            ("post_padding", view.attr("post_padding") or both, 0),
+            ("stride", view.attr("stride"), 1),
+            ("dilation", view.attr("dilation"), 1),
+        )
+    }
+
+
+WINDOW = Spelling(
+    "`pre_padding` and `post_padding`, not `padding`; no padding of 0, no `stride` and `dilation` "
+    "of 1",
+    ("padding", "pre_padding", "post_padding", "stride", "dilation"),
+    _said_window,
+)
 
 
 def filter_size(view: NodeView) -> Refusal | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from cudnn_aot.compiler.graph.enums import reshape_mode
 from cudnn_aot.compiler.graph.extents import Extent, mul
-from cudnn_aot.compiler.graph.op import NodeView, Refusal, Rule, wrong
+from cudnn_aot.compiler.graph.op import NodeView, Refusal, Rule, Spelling, wrong
 from cudnn_aot.compiler.graph.rules.domain import may_equal
 from cudnn_aot.compiler.graph.rules.tables import same_type
 from cudnn_aot.compiler.graph.tensor import Tensor
@@ -54,6 +56,13 @@ def in_place_input(view: NodeView) -> Refusal | None:
         return Refusal(f"attribute in_place_index: got {index}, want 0 to {count - 1}")
     return None
 
+
+def _said_axis(view: NodeView) -> dict[str, Any]:
+    axis, rank = view.attr("axis"), len(view.dim("inputs_0"))
+    return {"axis": axis + rank if axis is not None and -rank <= axis < 0 else axis}
+
+
+AXIS = Spelling("`axis` counted from the first one", ("axis",), _said_axis)
 
 RESHAPE: tuple[Rule, ...] = (same_elements, logical_keeps_type, view_stays_inside)
 SLICE: tuple[Rule, ...] = (_KEEPS_TYPE,)

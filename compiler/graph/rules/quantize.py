@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from cudnn_aot.compiler.graph.extents import mul
-from cudnn_aot.compiler.graph.op import NodeView, Refusal, Rule, wrong
+from cudnn_aot.compiler.graph.op import NodeView, Refusal, Rule, Spelling, wrong
 from cudnn_aot.compiler.graph.rules.domain import may_be_at_most
 from cudnn_aot.compiler.graph.rules.tables import INTEGERS, types
 
@@ -40,6 +42,19 @@ def enough_scales(view: NodeView) -> Refusal | None:
             )
     return None
 
+
+def _said_axis(view: NodeView) -> dict[str, Any]:
+    axis, last = view.attr("axis"), len(view.dim("input")) - 1
+    return {"axis": None if axis in (-1, last) else axis}
+
+
+def _said_sizes(view: NodeView) -> dict[str, Any]:
+    sizes = view.attr("block_size") or ()
+    return {"block_size": next((sizes[i:] for i, n in enumerate(sizes) if n != 1), sizes[-1:])}
+
+
+LAST_AXIS = Spelling("no `axis` for the last one", ("axis",), _said_axis)
+SIZES = Spelling("`block_size` from the first axis that has blocks", ("block_size",), _said_sizes)
 
 _GROUPS = types("group_offset", allowed=INTEGERS)
 

@@ -131,6 +131,65 @@ def test_files_keep_the_words_of_the_program(op: str) -> None:
             assert node_of(respelled).view.said == node_of(respelled).attrs
 
 
+# Each line says one thing in several ways; no two lines of an op say the same.
+PAIR = [1, 2]
+WINDOWS: list[list[dict[str, Any]]] = [
+    [
+        {},
+        {"padding": [0, 0]},
+        {"pre_padding": [0, 0], "post_padding": [0, 0], "stride": [1, 1], "dilation": [1, 1]},
+    ],
+    [
+        {"padding": PAIR},
+        {"pre_padding": PAIR, "post_padding": PAIR},
+        {"padding": PAIR, "pre_padding": PAIR, "dilation": [1, 1]},
+        {"padding": [3, 3], "pre_padding": PAIR, "post_padding": PAIR},
+    ],
+    [{"pre_padding": PAIR}, {"pre_padding": PAIR, "post_padding": [0, 0]}],
+    [{"post_padding": PAIR}, {"pre_padding": [0, 0], "post_padding": PAIR}],
+    [{"padding": PAIR, "post_padding": [2, 1]}, {"pre_padding": PAIR, "post_padding": [2, 1]}],
+    [{"stride": PAIR}, {"stride": PAIR, "padding": [0, 0]}],
+    [{"stride": [2, 1]}],
+    [{"dilation": PAIR}],
+    [{"convolution_mode": "CONVOLUTION"}, {"convolution_mode": "CONVOLUTION", "padding": [0, 0]}],
+]
+WAYS: dict[str, list[list[dict[str, Any]]]] = {
+    **dict.fromkeys(("conv_fprop", "conv_dgrad", "conv_wgrad"), WINDOWS),
+    "concatenate": [[{"axis": 1}, {"axis": -3}], [{"axis": 0}, {"axis": -4}]],
+    "block_scale_quantize": [
+        [{"block_size": 2}, {"block_size": 2, "axis": -1}, {"block_size": 2, "axis": 3}],
+        [{"block_size": 2, "axis": 2}],
+        [{"block_size": 4}],
+    ],
+    "block_scale_dequantize": [
+        [{"block_size": [2]}, {"block_size": [1, 2]}, {"block_size": [1, 1, 1, 2]}],
+        [{"block_size": [2, 1]}, {"block_size": [1, 2, 1]}],
+        [{"block_size": [1]}, {"block_size": [1, 1]}],
+    ],
+}
+
+
+def test_every_op_with_spellings_is_here() -> None:
+    assert {name for name, op in OPS.items() if op.spellings} == {*WAYS, *ATTENTION}
+
+
+@pytest.mark.parametrize("op", WAYS)
+def test_one_key_and_one_class_for_each_meaning(op: str) -> None:
+    keys, buckets = set(), set()
+    for ways in WAYS[op]:
+        graphs = [example(OPS[op], attrs=attrs) for attrs in ways]
+        said = [dict(node_of(graph).view.said) for graph in graphs]
+        assert all(each == said[0] for each in said), ways
+        assert len({graph_class(graph).bucket for graph in graphs}) == 1, ways
+        assert len({graph.key() for graph in graphs}) == 1, ways
+        for graph in graphs:
+            again = graph_json.loads(graph_json.dumps(graph))
+            assert node_of(again).attrs == node_of(graph).attrs and again.key() == graph.key()
+        keys.add(graphs[0].key())
+        buckets.add(graph_class(graphs[0]).bucket)
+    assert len(keys) == len(buckets) == len(WAYS[op])
+
+
 def test_the_reference_computes_the_same_for_every_spelling() -> None:
     rng = np.random.default_rng(5)
     rows = {"q": 4, "k": 6, "v": 6}

@@ -2,7 +2,9 @@
 
 import ast
 import json
+import shutil
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -525,3 +527,38 @@ def test_what_is_injected_needs_the_standard_library_and_an_old_python(path: Pat
         elif isinstance(node, ast.ImportFrom):
             names.add((node.module or "").split(".")[0])
     assert names <= sys.stdlib_module_names
+
+
+def test_an_interpreter_too_old_to_record_notices_nothing(tmp_path: Path, spool: Path) -> None:
+    """It still runs the installation's own sitecustomize."""
+    old = [shutil.which(f"python{version}") for version in ("2.7", "3.6", "3.7")]
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "sitecustomize.py").write_text("SEEN = __file__\n")
+    script = "import sys, sitecustomize as s; sys.stdout.write(str('theirs' in s.SEEN))"
+    works = 0
+    for python in filter(None, old):
+        plain = subprocess.run([python, "-c", "pass"], capture_output=True)
+        if plain.returncode or plain.stderr:  # a name without an interpreter behind it
+            continue
+        works += 1
+        for paths, code, wanted in (([], "pass", ""), ([theirs], script, "True")):
+            env = environment(spool, *paths)
+            done = subprocess.run([python, "-c", code], env=env, capture_output=True, text=True)
+            assert (done.returncode, done.stdout, done.stderr) == (0, wanted, ""), python
+    assert list(spool.iterdir()) == []
+    if not works:
+        pytest.skip("no old interpreter is installed")
+
+
+def test_the_injected_file_has_no_syntax_that_python_2_lacks() -> None:
+    tree = ast.parse((INJECT / "sitecustomize.py").read_text())
+    new = (ast.AnnAssign, ast.JoinedStr, ast.NamedExpr, ast.AsyncFunctionDef, ast.Nonlocal)
+    for node in ast.walk(tree):
+        assert not isinstance(node, new), ast.unparse(node)
+        if isinstance(node, ast.FunctionDef):
+            arguments = node.args
+            assert node.returns is None and not arguments.kwonlyargs and not arguments.posonlyargs
+            assert all(argument.annotation is None for argument in arguments.args)
+        if isinstance(node, ast.Raise):
+            assert node.cause is None
