@@ -86,7 +86,7 @@ def rows_of(name: str, text: str, target: Target, repeat: int) -> dict[str, tupl
 
         def recognise(i: int, whole: dict[str, KernelResult]) -> None:
             key = plan_key(graphs[i], target)
-            assert stored_plan(reader, target.name, graphs[i].key(), key, whole) is not None
+            assert stored_plan(reader, target.name, graphs[i].key(), key, known=whole) is not None
 
         kernels = len(summary.graphs[0].kernels)
         rows[f"{name}: recognise, kernels checked before"] = measure(

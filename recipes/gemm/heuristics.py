@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from cudnn_aot.compiler.graph.extents import Symbol, SymExpr
 from cudnn_aot.compiler.planning.engine import PlanConfig
@@ -32,6 +33,11 @@ MENU = (
     (128, 256, 2, 1),
 )
 SPLITS = (1, 2, 4, 8, 16)
+CONFIGS = tuple(
+    GemmConfig(tile_m, tile_n, TILE_K, cluster_m, cluster_n, splits)
+    for tile_m, tile_n, cluster_m, cluster_n in MENU
+    for splits in SPLITS
+)
 # Serves every graph, whatever its extents.
 FALLBACK = GemmConfig(64, 128, TILE_K, 1, 1, 1)
 
@@ -77,38 +83,26 @@ def recommend(
 
 def _ranked(engine_id: int, extents: Extents, sm_count: int) -> list[PlanConfig]:
     ranked = rank_sm90([extents], sm_count)
-    return [
-        PlanConfig(engine_id, config, _why(modelled_cycles(config, extents, sm_count)[0]))
-        for config in ranked
-    ]
+    return [PlanConfig(engine_id, config, f"modelled {us:.1f} us") for config, us in ranked]
 
 
-def _why(cycles: float) -> str:
-    return f"modelled {cycles / CYCLES_PER_US:.1f} us"
-
-
-def rank_sm90(cases: Sequence[Extents], sm_count: int) -> list[GemmConfig]:
-    """The menu by modelled time, best first; ties keep the menu's order.
+def rank_sm90(cases: Sequence[Extents], sm_count: int) -> list[tuple[GemmConfig, float]]:
+    """The menu by modelled time, best first, each with its microseconds in the first case; ties
+    keep the menu's order.
 
     For several cases, by the sum over them of how much slower than the best a config is.
     """
     longest_k = max(extents["k"] for extents in cases)
-    configs = [
-        GemmConfig(tile_m, tile_n, TILE_K, cluster_m, cluster_n, splits)
-        for tile_m, tile_n, cluster_m, cluster_n in MENU
-        for splits in SPLITS
-        if splits <= max(1, longest_k // (4 * TILE_K))
-    ]
-    modelled = [[modelled_cycles(c, extents, sm_count) for c in configs] for extents in cases]
-    if len(cases) == 1:
-        order = dict(zip(configs, modelled[0], strict=True))
-        return sorted(configs, key=order.__getitem__)
-    best = [min(times)[0] for times in modelled]
-    lag = {
-        config: sum(times[i][0] / fastest for times, fastest in zip(modelled, best, strict=True))
-        for i, config in enumerate(configs)
-    }
-    return sorted(configs, key=lag.__getitem__)
+    configs = [config for config in CONFIGS if config.splits <= max(1, longest_k // (4 * TILE_K))]
+    modelled = [modelled_cycles(configs, extents, sm_count) for extents in cases]
+    order: list[Any] = modelled[0]
+    if len(cases) > 1:
+        order = [0.0] * len(configs)
+        for times in modelled:
+            fastest = min(times)[0]
+            order = [lag + time[0] / fastest for lag, time in zip(order, times, strict=True)]
+    places = sorted(range(len(configs)), key=order.__getitem__)
+    return [(configs[place], modelled[0][place][0] / CYCLES_PER_US) for place in places]
 
 
 def _ranges(engine_id: int, facts: GemmFacts, sm_count: int) -> list[Ranges]:
@@ -125,7 +119,7 @@ def _ranges(engine_id: int, facts: GemmFacts, sm_count: int) -> list[Ranges]:
     parts: list[tuple[int, int, GemmConfig]] = []
     low = symbol.min
     for high in ends:
-        best = rank_sm90(_samples(facts, name, low, high), sm_count)[0]
+        best, _ = rank_sm90(_samples(facts, name, low, high), sm_count)[0]
         if parts and parts[-1][2] == best:
             parts[-1] = (parts[-1][0], high, best)
         else:
@@ -153,25 +147,34 @@ def _samples(facts: GemmFacts, name: str, low: int, high: int) -> list[Extents]:
     return samples
 
 
-def modelled_cycles(config: GemmConfig, extents: Extents, sm_count: int) -> tuple[float, float]:
-    """Modelled time of one launch in SM cycles; then, for ties on memory, that of the SMs alone."""
+def modelled_cycles(
+    configs: Sequence[GemmConfig], extents: Extents, sm_count: int
+) -> list[tuple[float, float]]:
+    """Modelled time of one launch of each config, in SM cycles; then, for ties on memory, that of
+    the SMs alone.
+
+    A symbolic graph asks for some hundred of them: what configs share is computed once.
+    """
     m, n, k, batch = (max(1, extents[name]) for name in ("m", "n", "k", "batch"))
-    tiles_m = -(-m // config.tile_m)
-    tiles_n = -(-n // config.tile_n)
-    clusters_m = -(-tiles_m // config.cluster_m) * config.cluster_m
-    clusters_n = -(-tiles_n // config.cluster_n) * config.cluster_n
-    items = clusters_m * clusters_n * batch * config.splits
-    k_item = -(-k // config.splits)
-    math = config.tile_m * config.tile_n * k_item / MATH_MACS_PER_CYCLE[config.tile_m]
-    # Rows beyond the matrix are not read; a cluster shares what its blocks have in common.
-    rows, columns = min(m, config.tile_m), min(n, config.tile_n)
-    loaded = 2 * k_item * (rows / config.cluster_n + columns / config.cluster_m)
-    cycles = max(math, loaded / OPERAND_BYTES_PER_CYCLE) + TILE_CYCLES
-    if config.splits > 1:
-        # Every split writes its partial tile, and the last to arrive reads them all.
-        partial_bytes = 4 * config.tile_m * config.tile_n
-        cycles += partial_bytes * (1 + config.splits / 2) / STORE_BYTES_PER_CYCLE
-    waves = -(-items // sm_count)
     memory = 2 * batch * (m * k + n * k + m * n) / MEMORY_BYTES_PER_CYCLE
-    launch = SPLIT_CYCLES if config.splits > 1 else 0.0
-    return max(waves * cycles, memory + TILE_CYCLES) + launch, waves * cycles
+    modelled = []
+    for config in configs:
+        tile_m, tile_n, splits = config.tile_m, config.tile_n, config.splits
+        cluster_m, cluster_n = config.cluster_m, config.cluster_n
+        clusters_m = -(-m // (tile_m * cluster_m)) * cluster_m
+        clusters_n = -(-n // (tile_n * cluster_n)) * cluster_n
+        waves = -(-clusters_m * clusters_n * batch * splits // sm_count)
+        k_item = -(-k // splits)
+        math_cycles = tile_m * tile_n * k_item / MATH_MACS_PER_CYCLE[tile_m]
+        # Rows beyond the matrix are not read; a cluster shares what its blocks have in common.
+        rows, columns = min(m, tile_m) / cluster_n, min(n, tile_n) / cluster_m
+        cycles = max(math_cycles, 2 * k_item * (rows + columns) / OPERAND_BYTES_PER_CYCLE)
+        cycles += TILE_CYCLES
+        launch = 0.0
+        if splits > 1:
+            # Every split writes its partial tile, and the last to arrive reads them all.
+            cycles += 4 * tile_m * tile_n * (1 + splits / 2) / STORE_BYTES_PER_CYCLE
+            launch = SPLIT_CYCLES
+        cycles *= waves
+        modelled.append((max(cycles, memory + TILE_CYCLES) + launch, cycles))
+    return modelled

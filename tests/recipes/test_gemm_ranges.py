@@ -183,7 +183,7 @@ def test_a_hint_decides_the_range_that_it_lies_in():
         last = max(with_hint)
         assert last <= hint
         assert facts.extents == {"batch": 1, "m": hint, "n": 1024, "k": 512}
-        assert with_hint[last][1] == rank_sm90([facts.extents], H200.sm_count)[0]
+        assert with_hint[last][1] == rank_sm90([facts.extents], H200.sm_count)[0][0]
         chosen.add(with_hint[last][1])
         below = {low: part for low, part in without.items() if part[0] <= 1024}
         assert below and below.items() <= with_hint.items()  # the other ranges do not see it
