@@ -72,8 +72,9 @@ class Graph(metaclass=Builders):
     Args:
         name: the graph's name; no part of its key.
         io_data_type: type of non-virtual tensors that set none.
-        intermediate_data_type: type of virtual tensors that set none; io_data_type unless given.
-        compute_data_type: arithmetic of nodes that set none; io_data_type unless given.
+        intermediate_data_type: type of virtual tensors that set none; io_data_type unless given,
+            FLOAT if neither is.
+        compute_data_type: arithmetic of nodes that set none, likewise.
         is_override_shape_enabled: calls override the row extent; it becomes a symbol on validation
             (see `override`).
         symbols: ranges of the symbolic extents, by name: `Symbol` or a mapping of its fields.

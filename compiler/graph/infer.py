@@ -18,6 +18,10 @@ from cudnn_aot.errors import InvalidGraphError
 if TYPE_CHECKING:
     from cudnn_aot.compiler.graph.graph import Graph
 
+# What virtual tensors and arithmetic are where neither they nor the graph name a type, as in the
+# cuDNN frontend's lowering. What a caller passes has no such default.
+UNSET = data_type.FLOAT
+
 
 def infer_inputs(graph: Graph) -> None:
     """Forget what was inferred before, and complete the graph's inputs."""
@@ -32,14 +36,10 @@ def infer_inputs(graph: Graph) -> None:
 
 def infer_nodes(graph: Graph) -> None:
     """Complete every node, and its results from its operands."""
-    compute = graph.compute_data_type
+    compute = graph.compute_data_type or UNSET
     for node in graph.nodes:
         spec, outputs = node.spec, node.outputs
         if not node.compute_data_type_assigned and spec.has_compute_data_type:
-            if compute is None:
-                raise InvalidGraphError(
-                    f"{node} has no compute_data_type: set it, or the graph's compute_data_type"
-                )
             node._compute = compute
         for output in spec.outputs:
             tensor = outputs.get(output.name)
@@ -88,9 +88,9 @@ def default_data_type(
         source = None if node is None else node.view.tensor(dtype)
         dtype = None if source is None else source.data_type
     if dtype is None:
-        dtype = graph.intermediate_data_type if tensor.is_virtual else graph.io_data_type
-    if dtype is None and graph.is_discarded(tensor):
-        return data_type.FLOAT  # nobody reads it: any type will do
+        if tensor.is_virtual:
+            return graph.intermediate_data_type or UNSET
+        return graph.io_data_type
     return dtype
 
 
@@ -105,8 +105,9 @@ def _infer_data_type(
     if tensor.data_type is None:
         dtype = default_data_type(graph, tensor, node, output)
         if dtype is None:
-            field = "intermediate_data_type" if tensor.is_virtual else "io_data_type"
-            raise InvalidGraphError(f"{tensor} has no data_type: set it, or the graph's {field}")
+            raise InvalidGraphError(
+                f"{tensor} has no data_type: set it, or the graph's io_data_type"
+            )
         tensor.__dict__["data_type"] = dtype
     value = tensor.pass_by_value
     if value is not None and tensor.data_type is not None:  # one spelling of one value

@@ -127,5 +127,7 @@ def _tensors(op: str, when: str, theirs: Any, ours: Any) -> Iterator[str]:
         if field in ("dim", "stride") and not theirs["dim"]:
             if field == "dim":
                 yield f"answer: {op}: {when}: extents are known only here"
+        elif field == "data_type" and value is None:
+            yield f"answer: {op}: {when}: data_type is {ours[field]} only here"
         else:
             yield f"answer: {op}: {when}: {field} differs"

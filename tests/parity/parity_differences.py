@@ -135,6 +135,17 @@ DIFFERENCES: tuple[tuple[str, str, str], ...] = (
     ),
     (
         "Inference",
+        "answer: *: validated: data_type is FLOAT only here",
+        "of a graph that names no types: what the frontend gives virtual tensors and arithmetic "
+        "when it lowers a graph, known here as soon as it is validated",
+    ),
+    (
+        "Inference",
+        "answer: *: node has compute_data_type None, here FLOAT",
+        "likewise",
+    ),
+    (
+        "Inference",
         "answer: {concatenate,reshape}: node has compute_data_type FLOAT, here None",
         "they do no arithmetic; their builders take the argument and ignore it",
     ),

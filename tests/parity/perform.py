@@ -3,7 +3,8 @@
 Runs in a process that has the frontend's wheel, as ``python perform.py < calls.json``, and in the
 tests with our package: one program, so what differs is the library. Imports nothing of ours.
 
-A call is ``{"op", "tensors": [{dim, stride, data_type}], "args", "kwargs", "virtual"}``. A value
+A call is ``{"op", "tensors": [{dim, stride, data_type}], "args", "kwargs", "virtual", "context"}``;
+without ``context`` the graph names no types, and what a caller passes names its own. A value
 among the arguments is plain, ``{"$tensor": index}``, ``{"$enum": [type, member]}``,
 ``{"$slice": [start, stop, step]}`` or a list of values.
 """
@@ -50,16 +51,18 @@ def described(tensor: Any) -> dict[str, Any] | None:
 def perform(module: Any, call: dict[str, Any]) -> dict[str, Any]:
     """What a call returns at once, and what its results are once the graph is validated."""
     types = module.data_type
-    graph = module.pygraph(
-        io_data_type=types.HALF,
-        intermediate_data_type=types.FLOAT,
-        compute_data_type=types.FLOAT,
-    )
+    context = {
+        "io_data_type": types.HALF,
+        "intermediate_data_type": types.FLOAT,
+        "compute_data_type": types.FLOAT,
+    }
+    graph = module.pygraph(**(context if call["context"] else {}))
+    own = None if call["context"] else types.HALF
     tensors = [
         graph.tensor(
             dim=each["dim"],
             stride=each["stride"],
-            data_type=getattr(types, each["data_type"]) if each["data_type"] else None,
+            data_type=getattr(types, each["data_type"]) if each["data_type"] else own,
             name=each["name"],
         )
         for each in call["tensors"]
@@ -76,11 +79,16 @@ def perform(module: Any, call: dict[str, Any]) -> dict[str, Any]:
         "built": [described(tensor) for tensor in results],
     }
     reader = None
+
+    def output(tensor: Any) -> Any:
+        tensor.set_output(True)
+        return tensor if own is None else tensor.set_data_type(own)
+
     for index, tensor in enumerate(results):
         if tensor is not None and not (call["virtual"] and index == 0):
-            tensor.set_output(True)
+            output(tensor)
         elif tensor is not None:
-            reader = graph.identity(tensor).set_output(True)
+            reader = output(graph.identity(tensor))
     try:
         graph.validate()
     except Exception as error:  # the frontend's goes on to lower the graph, which wants a driver

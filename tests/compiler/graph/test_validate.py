@@ -201,18 +201,6 @@ def check_no_io_type():
     return graph
 
 
-def check_no_intermediate_type():
-    graph = new_graph(io=None, intermediate=None)
-    graph.relu(graph.relu(graph.tensor([4], data_type="HALF"))).set_output(True)
-    return graph
-
-
-def check_no_compute_type():
-    graph = new_graph(io=None, compute=None)
-    graph.relu(graph.tensor([4], data_type="HALF"), name="r").set_output(True)
-    return graph
-
-
 CASES = [
     (check_k, r"node 'mm' \(matmul\): port B: got dim \[1, 9, 16\], want K = 8 \(A's last axis\)"),
     (check_batch, r"\(matmul\): port B: got batch \[3\], want one that broadcasts .*\[2\]"),
@@ -243,8 +231,6 @@ CASES = [
     (check_unused_symbol, "symbol 'M' is declared, but no tensor uses it"),
     (check_rank_9, "got rank 9, want 1 to 8"),
     (check_no_io_type, r"tensor 'A' \(uid 1\) has no data_type: set it, or .*io_data_type"),
-    (check_no_intermediate_type, "or the graph's intermediate_data_type"),
-    (check_no_compute_type, r"node 'r' \(relu\) has no compute_data_type"),
 ]  # fmt: skip
 
 
@@ -279,6 +265,20 @@ def test_the_io_type_is_the_others_too_unless_they_are_given():
     assert graph.context.intermediate_data_type is data_type.HALF
     assert {tensor.data_type for tensor in graph.tensors.values()} == {data_type.HALF}
     assert [node.compute_data_type for node in graph.nodes] == [data_type.HALF] * 2
+
+
+def test_virtual_tensors_and_arithmetic_are_float_where_nothing_names_a_type():
+    graph = Graph()
+    a, b = (graph.tensor(dim, data_type="HALF") for dim in ([1, 4, 8], [1, 8, 16]))
+    product = graph.matmul(a, b)
+    y = graph.relu(product).set_output(True).set_data_type("HALF")
+    graph.validate()
+    assert (product.data_type, y.data_type) == (data_type.FLOAT, data_type.HALF)
+    assert {node.compute_data_type for node in graph.nodes} == {data_type.FLOAT}
+    said = Graph("", None, "FLOAT", "FLOAT")
+    a, b = (said.tensor(dim, data_type="HALF") for dim in ([1, 4, 8], [1, 8, 16]))
+    said.relu(said.matmul(a, b)).set_output(True).set_data_type("HALF")
+    assert graph.key() == said.key()
 
 
 def test_types_set_on_a_tensor_win():

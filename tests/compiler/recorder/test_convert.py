@@ -90,6 +90,16 @@ def test_settings_of_the_live_device_are_left_out() -> None:
     assert use.graph.key() == uses_of(plain)[0][0].graph.key()
 
 
+def test_a_program_that_names_no_types_for_its_graph() -> None:
+    recorded, plain = record("gemm_bias_gelu", built=1), record("gemm_bias_gelu")
+    recorded.document["context"] = dict.fromkeys(recorded.document["context"])
+    for row in [*recorded.document["nodes"], *recorded.document["tensors"]]:
+        if row.get("is_virtual", "node_type" in row):
+            row["compute_data_type" if "node_type" in row else "data_type"] = None
+    (use,), _ = uses_of(recorded)
+    assert use.graph.key() == uses_of(plain)[0][0].graph.key()
+
+
 def test_what_no_file_can_hold_is_kept_with_the_reason(tmp_path: Path) -> None:
     recorded = record("gemm_bias_gelu", built=3, executed=4)
     recorded.document["nodes"][0]["params"]["score_mod"] = [{"$opaque": "builtins.function"}]
