@@ -243,8 +243,8 @@ def _in_order(records: list[_NodeRecord]) -> list[_NodeRecord]:
 
 
 def dumps(graph: Graph) -> str:
-    """The graph as text, one tensor and one node per line; validates it first."""
-    graph.validate()
+    """The graph's canonical form as text, one tensor and one node per line."""
+    graph = graph.canonical()
     head: dict[str, Any] = {MARKER: VERSION}
     if graph.name:
         head["name"] = graph.name

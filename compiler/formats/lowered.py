@@ -37,7 +37,7 @@ def is_lowered(root: Value) -> bool:
 
 
 def read(root: Value, name: str = "") -> Graph:
-    """Read a graph and validate it.
+    """Read a graph and validate it; override shapes are symbols in it.
 
     Raises `cudnnGraphNotSupportedError` for what is right but not read here (a tag without a row)
     and `InvalidGraphError` for what is wrong.
@@ -64,8 +64,7 @@ def read(root: Value, name: str = "") -> Graph:
     tensors = _read_tensors(graph, top["tensors"], nodes)
     for node in nodes:
         node.add(graph, tensors)
-    graph.validate()
-    return graph
+    return graph.canonical()
 
 
 Tensors = dict[str | int, Tensor]  # by how nodes refer to them: uid, or name in version 1.0

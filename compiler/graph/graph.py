@@ -75,8 +75,8 @@ class Graph(metaclass=Builders):
         intermediate_data_type: type of virtual tensors that set none; io_data_type unless given,
             FLOAT if neither is.
         compute_data_type: arithmetic of nodes that set none, likewise.
-        is_override_shape_enabled: calls override the row extent; it becomes a symbol on validation
-            (see `override`).
+        is_override_shape_enabled: calls override extents; they are symbols in what is keyed,
+            written and planned (see `canonical`), and numbers in this graph's tensors.
         symbols: ranges of the symbolic extents, by name: `Symbol` or a mapping of its fields.
 
     The other parameters exist so that programs written for the cuDNN frontend run: they describe a
@@ -107,6 +107,7 @@ class Graph(metaclass=Builders):
             )
         self._stage = Stage.OPEN
         self._key: str | None = None
+        self._canonical = self  # what validation finds
         self._tensors: dict[int, Tensor] = {}
         self._by_uid: Mapping[int, Tensor] | None = None  # until a tensor or uid changes
         self._nodes: list[Node] = []
@@ -451,10 +452,6 @@ class Graph(metaclass=Builders):
         """
         if self._stage >= Stage.VALID:
             return
-        if self._is_override_shape_enabled and not self._symbols:
-            from cudnn_aot.compiler.graph.override import make_rows_symbolic  # few graphs need it
-
-            make_rows_symbolic(self)
         check_structure(self)
         infer_inputs(self)
         check_layouts(self, self.inputs())
@@ -462,7 +459,22 @@ class Graph(metaclass=Builders):
         check_layouts(self, [t for t in self.tensors.values() if t in self._producers])
         check_symbols(self)
         check_rules(self)
+        self._canonical = self
+        if self._is_override_shape_enabled and not self._symbols:
+            from cudnn_aot.compiler.graph.override import symbolic  # few graphs need it
+
+            self._canonical = symbolic(self)
         self._stage = Stage.VALID
+
+    def canonical(self) -> Graph:
+        """The graph as it is keyed, written and planned, validated.
+
+        Itself, or of a graph with override shapes a frozen copy in which the extents that calls
+        override are symbols (see `override`).
+        """
+        self.validate()
+        self._canonical.name = self._name  # which may change any time
+        return self._canonical
 
     def freeze(self) -> Graph:
         """Validate and seal: after this every write raises `FrozenGraphError`. Idempotent."""
@@ -491,7 +503,7 @@ class Graph(metaclass=Builders):
         if self._key is None:
             from cudnn_aot.compiler.graph.key import graph_key  # building a graph needs none
 
-            self._key = graph_key(self)
+            self._key = graph_key(self.canonical())
         return self._key
 
     def __repr__(self) -> str:

@@ -36,22 +36,26 @@ def infer_inputs(graph: Graph) -> None:
 
 def infer_nodes(graph: Graph) -> None:
     """Complete every node, and its results from its operands."""
-    compute = graph.compute_data_type or UNSET
     for node in graph.nodes:
-        spec, outputs = node.spec, node.outputs
-        if not node.compute_data_type_assigned and spec.has_compute_data_type:
-            node._compute = compute
-        for output in spec.outputs:
-            tensor = outputs.get(output.name)
-            if tensor is not None:
-                _infer_output(graph, node, output, tensor)
-        for port in spec.declared:
-            if port in outputs:
-                tensor = outputs[port]
-                if not tensor.dim:
-                    raise InvalidGraphError(f"{node}: port {port}: {tensor} has no dim")
-                _infer_data_type(graph, tensor)
-                _infer_stride(tensor)
+        infer_node(graph, node)
+
+
+def infer_node(graph: Graph, node: Node) -> None:
+    """Complete a node whose operands are complete."""
+    spec, outputs = node.spec, node.outputs
+    if not node.compute_data_type_assigned and spec.has_compute_data_type:
+        node._compute = graph.compute_data_type or UNSET
+    for output in spec.outputs:
+        tensor = outputs.get(output.name)
+        if tensor is not None:
+            _infer_output(graph, node, output, tensor)
+    for port in spec.declared:
+        if port in outputs:
+            tensor = outputs[port]
+            if not tensor.dim:
+                raise InvalidGraphError(f"{node}: port {port}: {tensor} has no dim")
+            _infer_data_type(graph, tensor)
+            _infer_stride(tensor)
 
 
 def _infer_output(graph: Graph, node: Node, output: Output, tensor: Tensor) -> None:

@@ -68,6 +68,7 @@ def unify(concrete: Graph, symbolic: Graph) -> Match | Mismatch:
 
     Either graph may be frozen or not; both are validated.
     """
+    concrete, symbolic = concrete.canonical(), symbolic.canonical()
     if concrete.symbols:
         return Mismatch(f"the graph is not concrete: it has symbols {', '.join(concrete.symbols)}")
     ours, theirs = graph_class(concrete), graph_class(symbolic)

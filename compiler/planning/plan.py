@@ -42,7 +42,7 @@ def plan_graph(graph: Graph, target: Target) -> Planned:
         cudnnGraphNotSupportedError: every engine declined; ``reasons`` and the message carry all
             their reasons.
     """
-    graph.freeze()
+    graph = graph.freeze().canonical()
     family = manifest.family_for(node.op for node in graph.nodes)
     if family is None:
         raise _declined(graph, target, ["no engine family serves this combination of ops"])

@@ -56,6 +56,14 @@ def test_override_enabled_but_never_used_keeps_the_symbols_of_its_importer() -> 
     assert merged.graph.key() == imported.key()
 
 
+def test_override_enabled_where_nothing_tells_what_for_keeps_the_declaration() -> None:
+    recorded, plain = record("pw_mul", built=1), record("pw_mul")
+    recorded.document["graph_kwargs"]["is_override_shape_enabled"] = True
+    (use,), (note,) = uses_of(recorded)
+    assert use.graph.key() == uses_of(plain)[0][0].graph.key()
+    assert note.startswith("is_override_shape_enabled: no matmul, norm or attention")
+
+
 @pytest.mark.parametrize(
     ("call", "reason"),
     [
