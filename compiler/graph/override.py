@@ -218,7 +218,7 @@ class _Form:
                 if owner is declared:
                     dim[axis] = SymExpr(1, (self.names[letter, declared.dim[axis]],))
             fill(tensor, dim=tuple(dim))
-        elif output.shape.is_exact and output.shape.rule(node.view) is not None:
+        elif output.shape.rule(node.view) == declared.dim:
             fill(tensor, dim=(), dim_assigned=False, stride=())
         elif symbols_of(extent for operand in twin.inputs.values() for extent in operand.dim):
             if node.op != "reduction":
@@ -242,3 +242,4 @@ def _lay_out(tensor: Tensor, declared: Tensor) -> None:
         if stride == packed(old, order):
             stride = packed(tensor.dim, order)
     fill(tensor, stride=stride if is_set else (), stride_assigned=is_set)
+    fill(tensor, dim_assigned=declared.dim_assigned)

@@ -201,6 +201,73 @@ def check_no_io_type():
     return graph
 
 
+def ragged(dim, dtype):
+    graph = new_graph()
+    x = graph.tensor([2, 8], name="x", ragged_offset=graph.tensor(dim, data_type=dtype, name="o"))
+    graph.relu(x).set_output(True)
+    return graph
+
+
+def reordered(dim, dtype, reordering):
+    graph = new_graph()
+    x = graph.tensor(dim, data_type=dtype, reordering_type=reordering, name="x")
+    graph.relu(x).set_output(True)
+    return graph
+
+
+def computing(op, dtype):
+    graph = new_graph()
+    operands = [graph.tensor([4, 4]), graph.tensor([4, 4])]
+    getattr(graph, op)(*operands, compute_data_type=dtype, name="n").set_output(True)
+    return graph
+
+
+@pytest.mark.parametrize(
+    ("build", "arguments", "message"),
+    [
+        (ragged, ([3], "INT32"), None),
+        (ragged, ([3, 1, 1, 1], "INT64"), None),
+        (
+            ragged,
+            ([2], "INT32"),
+            r"'x' .*offset tensor 'o' .*: got dim \[2\], want 3 offsets on axis",
+        ),
+        (ragged, ([99], "INT32"), r"got dim \[99\], want 3 offsets"),
+        (ragged, ([3, 2], "INT32"), r"got dim \[3, 2\], want 3 offsets"),
+        (ragged, ([3], "FLOAT"), "got FLOAT, want INT32 or INT64"),
+        (ragged, ([3], "BOOLEAN"), "got BOOLEAN, want INT32 or INT64"),
+        (reordered, ([4, 4], "FP8_E8M0", "F8_128x4"), None),
+        (reordered, ([4, 4], "INT8", "INT8x32"), None),
+        (reordered, ([4, 4], "HALF", "F16x16"), None),
+        (
+            reordered,
+            ([4, 4], "FLOAT", "F8_128x4"),
+            "got FLOAT with reordering F8_128x4, want FP8_E4",
+        ),
+        (
+            reordered,
+            ([4, 4], "FLOAT", "INT8x32"),
+            "got FLOAT with reordering INT8x32, want INT8 or",
+        ),
+        (reordered, ([4], "FP8_E8M0", "F8_128x4"), "got rank 1 with reordering F8_128x4"),
+        (computing, ("logical_or", "BOOLEAN"), None),
+        (
+            computing,
+            ("matmul", "BOOLEAN"),
+            "'n'.*compute_data_type: got BOOLEAN, want a type that has",
+        ),
+        (computing, ("add", "FP8_E8M0"), "compute_data_type: got FP8_E8M0"),
+        (computing, ("matmul", "INT8x4"), "compute_data_type: got INT8x4"),
+    ],
+)
+def test_offsets_orders_and_arithmetic(build, arguments, message):
+    graph = build(*arguments)
+    if message is None:
+        return graph.validate()
+    with pytest.raises(InvalidGraphError, match=message):
+        graph.validate()
+
+
 CASES = [
     (check_k, r"node 'mm' \(matmul\): port B: got dim \[1, 9, 16\], want K = 8 \(A's last axis\)"),
     (check_batch, r"\(matmul\): port B: got batch \[3\], want one that broadcasts .*\[2\]"),
