@@ -114,17 +114,25 @@ def _infer_data_type(
             )
         tensor.__dict__["data_type"] = dtype
     value = tensor.pass_by_value
-    if value is not None and tensor.data_type is not None:  # one spelling of one value
-        if DTYPES[tensor.data_type].is_float:
-            fill(tensor, pass_by_value=float(value))
-            return
-        low, high = DTYPES[tensor.data_type].range
-        if value != int(value) or not low <= value <= high:
+    if value is None or tensor.data_type is None:
+        return
+    row = DTYPES[tensor.data_type]
+    if row.is_float:
+        nearest = row.nearest(float(value))
+        if nearest is None:
             raise InvalidGraphError(
                 f"{tensor}: pass_by_value: got {value!r}, "
-                f"want a {tensor.data_type.name}, an integer from {low} to {high}"
+                f"want a {tensor.data_type.name}, from {row.least} to {row.largest}"
             )
-        fill(tensor, pass_by_value=int(value))
+        fill(tensor, pass_by_value=nearest, declared_value=value)
+        return
+    low, high = row.range
+    if value != int(value) or not low <= value <= high:
+        raise InvalidGraphError(
+            f"{tensor}: pass_by_value: got {value!r}, "
+            f"want a {tensor.data_type.name}, an integer from {low} to {high}"
+        )
+    fill(tensor, pass_by_value=int(value), declared_value=value)
 
 
 def _infer_stride(tensor: Tensor) -> None:

@@ -89,6 +89,7 @@ class Tensor:
         is_virtual: the tensor exists inside the graph only.
         is_pass_by_value: a host number rather than a buffer; `pass_by_value` is its value, or None
             when each call gives it.
+        declared_value: `pass_by_value` as it was set, once validation has rounded it to the type.
         is_optional: an output that a call may leave out.
         ragged_offset: a tensor of ``B + 1`` offsets at which the rows of axis 0 start, or None. It
             is an operand of the graph, though it is on no port.
@@ -108,6 +109,7 @@ class Tensor:
     is_virtual: bool = False
     is_pass_by_value: bool = False
     pass_by_value: int | float | None = None
+    declared_value: int | float | None = None
     is_optional: bool = False
     ragged_offset: Tensor | None = None
     ragged_offset_multiplier: int = 1
@@ -260,6 +262,8 @@ tensor = Tensor  # the name in annotations of programs
 def forget(tensor: Tensor) -> None:
     """Empty what inference filled in: what the caller did not set."""
     state = tensor.__dict__
+    if tensor.declared_value is not None:
+        state["pass_by_value"] = tensor.declared_value
     if not tensor.data_type_assigned:
         state["data_type"] = None
     if not tensor.dim_assigned:

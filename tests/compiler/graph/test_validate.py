@@ -1,5 +1,6 @@
 """Every rule refuses with one line that names what, got and want."""
 
+import numpy as np
 import pytest
 
 from cudnn_aot.compiler.graph.enums import data_type, scalar_type
@@ -130,6 +131,22 @@ def check_value_not_integral():
 def check_value_out_of_range():
     graph = new_graph()
     graph.scale(graph.tensor([4]), graph.tensor_scalar(2**31, name="s")).set_output(True)
+    return graph
+
+
+def check_value_beyond_its_type():
+    graph = new_graph()
+    scale = graph.tensor([1], data_type="HALF", is_pass_by_value=True)
+    scale.pass_by_value = 1e300
+    graph.scale(graph.tensor([4]), scale).set_output(True)
+    return graph
+
+
+def check_value_of_a_scale():
+    graph = new_graph()
+    scale = graph.tensor([1], data_type="FP8_E8M0", is_pass_by_value=True)
+    scale.pass_by_value = -3.0
+    graph.scale(graph.tensor([4]), scale).set_output(True)
     return graph
 
 
@@ -287,6 +304,8 @@ CASES = [
     (check_value_not_finite, "pass_by_value: got inf, want a finite number"),
     (check_value_not_integral, "pass_by_value: got 1.5, want a INT32"),
     (check_value_out_of_range, "got 2147483648, want a INT32, an integer from -2147483648 to 214"),
+    (check_value_beyond_its_type, r"got 1e\+300, want a HALF, from -65504.0 to 65504.0"),
+    (check_value_of_a_scale, "got -3.0, want a FP8_E8M0, from 5.87"),
     (check_value_beyond_64_bits, "bad pass_by_value: want an integer below"),
     (check_constant_without_value, "compile-time constant without a pass_by_value"),
     (check_no_dim, r"tensor 'x' \(uid 1\) has no dim"),
@@ -366,3 +385,26 @@ def test_types_set_on_a_tensor_win():
 def test_symbol_declarations(symbols, message):
     with pytest.raises(InvalidGraphError, match=message):
         new_graph(symbols=symbols)
+
+
+def test_a_scalar_is_rounded_to_its_type_and_remembers_what_was_set():
+    keys = []
+    for value in (0.1, float(np.float32(0.1)), 0.25):
+        graph = new_graph()
+        scale = graph.tensor_scalar(value)
+        graph.scale(graph.tensor([4]), scale).set_output(True)
+        graph.validate()
+        assert scale.pass_by_value == np.float32(value)
+        scale.set_data_type("DOUBLE")
+        graph.validate()
+        assert scale.pass_by_value == value
+        scale.set_data_type("FLOAT")
+        keys.append(graph.key())
+    assert keys[0] == keys[1] != keys[2]
+    graph = new_graph()
+    scale = graph.tensor_scalar(0.1)
+    graph.scale(graph.tensor([4]), scale).set_output(True)
+    graph.validate()
+    scale.pass_by_value = 0.5
+    graph.validate()
+    assert scale.pass_by_value == 0.5
