@@ -65,6 +65,9 @@ class GraphContext:
     def __setattr__(self, field: str, value: Any) -> None:
         raise FrozenGraphError(f"cannot set {field}: give it to the graph when it is made")
 
+    def __delattr__(self, field: str) -> None:
+        raise FrozenGraphError(f"cannot delete {field} of a context")
+
 
 class Graph(metaclass=Builders):
     """A cuDNN-style operation graph.
@@ -438,6 +441,9 @@ class Graph(metaclass=Builders):
             return getattr(type(self), name).__get__(self)
         except AttributeError:
             raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}") from None
+
+    def __delattr__(self, field: str) -> None:
+        raise AttributeError(f"cannot delete {field!r} of a graph")
 
     def __dir__(self) -> list[str]:
         return dir(type(self)) + list(self.__dict__)

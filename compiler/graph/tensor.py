@@ -137,11 +137,16 @@ class Tensor:
             self._graph._check_open(f"set {field} of {self}")
         self._write(field, value)
 
+    def __delattr__(self, field: str) -> None:
+        raise AttributeError(f"cannot delete {field!r} of a tensor")
+
     def _write(self, field: str, value: Any) -> None:
         """Write a field in its normal form; refuses a wrong value."""
         read = NORMAL_FORMS.get(field)
         if read is not None:
             self.__dict__[field] = value = read(value)
+            if field == "pass_by_value":
+                self.__dict__.pop("declared_value", None)
             if field in _INFERRED:
                 self.__dict__[_INFERRED[field]] = value is not None and value != ()
         elif field == "uid":
