@@ -16,7 +16,7 @@ from typing import Any
 from cudnn_aot.compiler.graph.builders import Builders
 from cudnn_aot.compiler.graph.dtypes import as_data_type
 from cudnn_aot.compiler.graph.enums import data_type, scalar_type
-from cudnn_aot.compiler.graph.extents import INT64_MAX, Symbol, is_symbol_name
+from cudnn_aot.compiler.graph.extents import INT64_MAX, Symbol, is_symbol_name, row_major
 from cudnn_aot.compiler.graph.infer import infer_inputs, infer_nodes
 from cudnn_aot.compiler.graph.node import Node
 from cudnn_aot.compiler.graph.op import NodeView, Op
@@ -305,6 +305,8 @@ class Graph(metaclass=Builders):
             context = self._context
             inferred = context.intermediate_data_type if is_virtual else context.io_data_type
             tensor.__dict__["data_type"] = inferred
+        if not tensor.stride and tensor.dim:  # likewise
+            tensor.__dict__["stride"] = row_major(tensor.dim)
         return tensor
 
     def declare(

@@ -4,7 +4,8 @@ Both must share a bucket (`compiler.graph.bucket`), so they differ in nothing bu
 and scalars that no kernel bakes. Then every extent and stride of the symbolic graph is an equation
 ``coefficient * symbols = number``: symbols are solved for one at a time, every equation is checked
 with the values found, and every value against its symbol's domain. Strides count on every axis,
-those of extent 1 too. Nothing is guessed: a symbol that no equation settles is a mismatch.
+those of extent 1 too, except of tensors without elements. Nothing is guessed: a symbol that no
+equation settles is a mismatch.
 """
 
 from __future__ import annotations
@@ -97,7 +98,8 @@ def _equations(ours: GraphClass, theirs: GraphClass) -> list[_Equation]:
     equations = []
     for place, symbolic in theirs.tensors.items():
         tensor = ours.tensors[place]
-        for field in ("dim", "stride"):
+        # Of no elements, no stride moves any; other libraries count an extent of 0 as 1 in them.
+        for field in ("dim",) if 0 in tensor.dim else ("dim", "stride"):
             pairs = zip(getattr(symbolic, field), getattr(tensor, field), strict=True)
             for axis, (extent, value) in enumerate(pairs):
                 equations.append(_Equation(extent, value, f"{tensor}: {field}[{axis}]"))

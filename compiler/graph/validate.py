@@ -212,7 +212,7 @@ def _check_layout(tensor: Tensor, most: Mapping[str, int]) -> _Layout:
             f"{tensor}: got dim {format_extents(dim)} and stride {format_extents(stride)}, "
             "want fewer than 2**63 bytes"
         )
-    return _Layout(overlaps, slot_geometry(dim, stride, dtype) is None)
+    return _Layout(overlaps and count > 0, slot_geometry(dim, stride, dtype) is None)
 
 
 def _check_order(tensor: Tensor) -> None:

@@ -227,3 +227,13 @@ def test_the_frontend_s_way_to_look_at_a_graph():
         "data_type": "BFLOAT16",
         "is_virtual": False,
     }
+
+
+def test_strides_that_are_not_given_are_row_major_at_once():
+    graph = new_graph()
+    x = graph.tensor([2, 4])
+    assert x.get_stride() == [4, 1]
+    graph.relu(x).set_output(True)
+    x.set_dim([2, 8])
+    graph.validate()
+    assert x.get_stride() == [8, 1]
