@@ -119,6 +119,7 @@ class Graph(metaclass=Builders):
         self._bound: dict[int, Any] = {}  # by id of the tensor
         self._node_count: dict[str, int] = {}
         self._next_uid = 1
+        self._reserved: set[int] = set()  # uids that callers asked for, also those they gave up
         self._symbols: dict[str, Symbol] = {}
         self._name = name
         self._context = GraphContext(io_data_type, intermediate_data_type, compute_data_type)
@@ -281,6 +282,9 @@ class Graph(metaclass=Builders):
         uid: int | None = None,
         ragged_offset_multiplier: int = 1,
         alignment_value: int = 1,
+        *,
+        pass_by_value: int | float | None = None,
+        scalar_type: Any = None,
     ) -> Tensor:
         """Declare a tensor; strides are row-major unless given, in elements.
 
@@ -296,6 +300,8 @@ class Graph(metaclass=Builders):
             ("name", name, ""),
             ("ragged_offset_multiplier", ragged_offset_multiplier, 1),
             ("alignment_value", alignment_value, 1),
+            ("pass_by_value", pass_by_value, None),
+            ("scalar_type", scalar_type, None),
         ):
             if value is not default:
                 fields[field] = NORMAL_FORMS[field](value)
@@ -562,7 +568,8 @@ class Graph(metaclass=Builders):
         self._symbols[name] = symbol
 
     def _take_uid(self) -> int:
-        while self._next_uid in self._tensors:
+        """The next uid that no caller has ever asked for, as in the cuDNN frontend."""
+        while self._next_uid in self._reserved or self._next_uid in self._tensors:
             self._next_uid += 1
         self._next_uid += 1
         return self._next_uid - 1
@@ -584,6 +591,7 @@ class Graph(metaclass=Builders):
         state = tensor.__dict__
         if "uid" in state:  # a tensor that is being declared has none
             del self._tensors[state["uid"]]
+        self._reserved.add(uid)
         state["uid"], state["uid_assigned"] = uid, True
         self._tensors[uid] = tensor
 

@@ -98,6 +98,59 @@ def perform(module: Any, call: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
+def behaviour(module: Any) -> dict[str, Any]:
+    """What a few lines of a program see, beside the ops."""
+    types = module.data_type
+
+    def graph(**arguments: Any) -> Any:
+        return module.pygraph(
+            io_data_type=types.HALF,
+            intermediate_data_type=types.FLOAT,
+            compute_data_type=types.FLOAT,
+            **arguments,
+        )
+
+    def attempt(run: Any) -> Any:
+        try:
+            return run()
+        except Exception as error:
+            return f"raises {type(error).__name__}"
+
+    g = graph()
+    moved = g.tensor(dim=[1], uid=3)
+    moved.set_uid(9)
+    uids = [g.tensor(dim=[1]).get_uid() for _ in range(5)]
+    taken = g.tensor(dim=[1], uid=4)
+    uids += [tensor.get_uid() for tensor in (taken, g.tensor(dim=[1]), g.tensor(dim=[1], uid=12))]
+    uids += [g.tensor(dim=[1]).get_uid() for _ in range(4)]
+
+    g = graph()
+    x = g.tensor(dim=[2, 4])
+    scalar = g.tensor_scalar(2.0, module.scalar_type.RUNTIME_PARAM)
+    value = attempt(lambda: g.tensor(dim=[1], is_pass_by_value=True, pass_by_value=2.0))
+    y = g.relu(x, negative_slope=0.5)
+    y.set_output(True)
+    node, found = g.nodes[0], g.inspect()
+    return {
+        "uids": uids,
+        "tensor.name": x.get_name(),
+        "tensor.stride": list(x.get_stride()),
+        "tensor(pass_by_value=)": value if isinstance(value, str) else value.pass_by_value,
+        "tensor_scalar.name": scalar.get_name(),
+        "tensor_scalar.dim": list(scalar.get_dim()),
+        "node.params": dict(node.params) if hasattr(node, "params") else "absent",
+        "node.node_type": node.node_type.name if hasattr(node, "node_type") else "absent",
+        "inspect().context": sorted(found["context"].items()),
+        "inspect().nodes": [sorted(row) for row in found["nodes"]],
+        "inspect().nodes.inputs": [list(row["inputs"].values()) for row in found["nodes"]],
+        "inspect().tensors": sorted(str(key) for key in found["tensors"]),
+        "inspect().tensors.fields": sorted(
+            {key for row in found["tensors"].values() for key in row}
+        ),
+        "pygraph(sm_count=)": attempt(lambda: graph(sm_count=132) and "taken"),
+    }
+
+
 def node_of(graph: Any) -> dict[str, Any]:
     node = graph.nodes[0]
     dtype = node.compute_data_type
@@ -115,4 +168,5 @@ if __name__ == "__main__":
 
     asked = json.load(sys.stdin)
     answers = [perform(cudnn, call) for call in asked]
-    json.dump({"surface": surface(cudnn), "answers": answers}, sys.stdout)
+    found = {"surface": surface(cudnn), "answers": answers, "behaviour": behaviour(cudnn)}
+    json.dump(found, sys.stdout)
