@@ -275,8 +275,21 @@ def test_out_dims_are_the_caller_s() -> None:
         graph.reshape(x, out_dims={"Z": [6]})
     with pytest.raises(InvalidGraphError, match=r"port OUT_0 has no dim: .*out_dims or set_dim"):
         late = new_graph()
-        late.reduction(late.tensor([4]), mode="MAX").set_output(True)
+        late.reshape(late.tensor([4])).set_output(True)
         late.validate()
+
+
+def test_a_reduction_that_is_not_told_of_what_keeps_every_axis() -> None:
+    graph = new_graph()
+    whole = graph.reduction(graph.tensor([2, 4]), mode="MAX").set_output(True)
+    assert whole.dim == (2, 4)
+    whole.set_dim([2, 1])
+    graph.validate()
+    assert whole.dim == (2, 1)
+    whole = new_graph()
+    whole.reduction(whole.tensor([2, 4]), mode="MAX").set_output(True)
+    whole.validate()
+    assert whole.outputs()[0].dim == (2, 4)
 
 
 @pytest.mark.parametrize(
