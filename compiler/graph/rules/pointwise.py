@@ -15,8 +15,11 @@ def index_axis(view: NodeView) -> Refusal | None:
 
 def clips_in_order(view: NodeView) -> Refusal | None:
     """lower_clip is at most upper_clip"""
-    lower, upper = view.attr("lower_clip") or 0.0, view.attr("upper_clip")
-    if upper is not None and lower > upper:
+    upper = view.attrs.get("upper_clip")
+    if upper is None:
+        return None
+    lower = view.attr("lower_clip")
+    if lower > upper:
         return Refusal(f"attribute lower_clip: got {lower}, want at most upper_clip {upper}")
     return None
 

@@ -133,7 +133,9 @@ def types(
     def rule(view: NodeView) -> Refusal | None:
         for port in ports:
             tensor = view.tensor(port)
-            dtype = tensor.data_type if tensor is not None else None
+            if tensor is None:
+                continue
+            dtype = tensor.data_type
             if dtype is not None and (dtype in refused or allowed and dtype not in allowed):
                 return Refusal(f"port {port}: got {dtype.name}, want {want}", unsupported)
         return None
