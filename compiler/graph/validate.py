@@ -149,10 +149,15 @@ def check_layouts(graph: Graph, tensors: Iterable[Tensor]) -> None:
 
 def check_rules(graph: Graph) -> None:
     """Check the semantic rules of every node's row, and the type of its arithmetic."""
+    fine: data_type | None = None  # mostly one for all nodes
     for node in graph.nodes:
         view = node.view
         compute = node.compute_data_type
-        if compute in _NO_ARITHMETIC and not (view.spec.is_pointwise and compute is _BOOLEAN):
+        if compute is fine:
+            pass
+        elif compute not in _NO_ARITHMETIC:
+            fine = compute
+        elif not (view.spec.is_pointwise and compute is _BOOLEAN):
             assert compute is not None
             raise InvalidGraphError(
                 f"{node}: compute_data_type: got {compute.name}, want a type that has arithmetic"
