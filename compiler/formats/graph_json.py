@@ -221,11 +221,11 @@ class _NodeRecord:
 
 
 def dumps(graph: Graph) -> str:
-    """The graph as text, one tensor and one node per line; validates it first.
+    """The graph's canonical form as text, one tensor and one node per line; validates it first.
 
     Raises `InvalidGraphError` for a graph too large for a file, as well.
     """
-    graph.validate()
+    graph = graph.canonical()
     for field in ("symbols", "tensors", "nodes"):
         if len(getattr(graph, field)) > MAX_ITEMS:
             raise InvalidGraphError(

@@ -38,7 +38,7 @@ def is_lowered(root: Value) -> bool:
 
 
 def read(root: Value, name: str = "") -> Graph:
-    """Read a graph and validate it.
+    """Read a graph and validate it; override shapes are symbols in it.
 
     Raises `cudnnGraphNotSupportedError` for what is right but not read here (a tag without a row)
     and `InvalidGraphError` for what is wrong.
@@ -67,8 +67,7 @@ def read(root: Value, name: str = "") -> Graph:
         node.wire(tensors)
     for node in in_order(nodes):
         node.add(graph)
-    graph.validate()
-    return graph
+    return graph.canonical()
 
 
 Tensors = dict[str | int, Tensor]  # by how nodes refer to them: uid, or name in version 1.0

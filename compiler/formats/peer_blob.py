@@ -81,7 +81,7 @@ def header_of(blob: bytes) -> bytes:
 
 
 def read(root: Value, name: str = "") -> Graph:
-    """Read a graph and validate it.
+    """Read a graph and validate it; override shapes are symbols in it.
 
     Raises `cudnnGraphNotSupportedError` for what is right but not supported here (an op outside the
     table, settings of a live device) and `InvalidGraphError` for what is wrong.
@@ -121,8 +121,7 @@ def read(root: Value, name: str = "") -> Graph:
             graph.tensors[uid].ragged_offset = graph.tensors[offset]
     for node in in_order(nodes):
         node.add(graph)
-    graph.validate()
-    return graph
+    return graph.canonical()
 
 
 def _tensor_uid(value: Value) -> int:

@@ -41,8 +41,8 @@ class GraphClass:
 
 
 def graph_class(graph: Graph) -> GraphClass:
-    """The class of a graph, which is validated."""
-    graph.validate()
+    """The class of a graph's canonical form."""
+    graph = graph.canonical()
     computed, tensors = hashes(graph, is_exact=False)
     nodes = with_readers(graph, computed, tensors)
     callers = (*graph.inputs(), *graph.outputs())

@@ -232,14 +232,14 @@ def format_extents(extents: Sequence[Extent]) -> str:
 
 
 def row_major(dim: Sequence[Extent]) -> tuple[Extent, ...]:
-    """Strides of a dense row-major tensor; a zero extent counts as one, as torch and numpy do."""
+    """Strides of a dense row-major tensor; outside an extent of 0 they are 0, as a symbol's are."""
     step: Extent = 1
     strides = [step] if dim else []
     for extent in reversed(dim[1:]):
         if type(step) is int and type(extent) is int:
-            step *= extent or 1
+            step *= extent
         else:
-            step = mul(step, extent or 1)
+            step = mul(step, extent)
         strides.append(step)
     strides.reverse()
     return tuple(strides)

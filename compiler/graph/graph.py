@@ -17,7 +17,7 @@ from typing import Any
 from cudnn_aot.compiler.graph.builders import Builders
 from cudnn_aot.compiler.graph.dtypes import as_data_type
 from cudnn_aot.compiler.graph.enums import data_type, scalar_type
-from cudnn_aot.compiler.graph.extents import INT64_MAX, Symbol, is_symbol_name
+from cudnn_aot.compiler.graph.extents import INT64_MAX, Symbol, is_symbol_name, row_major
 from cudnn_aot.compiler.graph.infer import infer_inputs, infer_nodes
 from cudnn_aot.compiler.graph.node import Node
 from cudnn_aot.compiler.graph.op import NodeView, Op
@@ -67,6 +67,9 @@ class GraphContext:
     def __setattr__(self, field: str, value: Any) -> None:
         raise FrozenGraphError(f"cannot set {field}: give it to the graph when it is made")
 
+    def __delattr__(self, field: str) -> None:
+        raise FrozenGraphError(f"cannot delete {field} of a context")
+
 
 class Graph(metaclass=Builders):
     """A cuDNN-style operation graph.
@@ -74,10 +77,11 @@ class Graph(metaclass=Builders):
     Args:
         name: the graph's name; no part of its key.
         io_data_type: type of non-virtual tensors that set none.
-        intermediate_data_type: type of virtual tensors that set none; io_data_type unless given.
-        compute_data_type: arithmetic of nodes that set none; io_data_type unless given.
-        is_override_shape_enabled: calls override the row extent; it becomes a symbol on validation
-            (see `override`).
+        intermediate_data_type: type of virtual tensors that set none; io_data_type unless given,
+            FLOAT if neither is.
+        compute_data_type: arithmetic of nodes that set none, likewise.
+        is_override_shape_enabled: calls override extents; they are symbols in what is keyed,
+            written and planned (see `canonical`), and numbers in this graph's tensors.
         symbols: ranges of the symbolic extents, by name: `Symbol` or a mapping of its fields.
 
     The other parameters exist so that programs written for the cuDNN frontend run: they describe a
@@ -108,6 +112,7 @@ class Graph(metaclass=Builders):
             )
         self._stage = Stage.OPEN
         self._key: str | None = None
+        self._canonical = self  # what validation finds
         self._tensors: dict[int, Tensor] = {}
         self._by_uid: Mapping[int, Tensor] | None = None  # until a tensor or uid changes
         self._nodes: list[Node] = []
@@ -116,6 +121,7 @@ class Graph(metaclass=Builders):
         self._bound: dict[int, Any] = {}  # by id of the tensor
         self._node_count: dict[str, int] = {}
         self._next_uid = 1
+        self._reserved: set[int] = set()  # uids that callers asked for, also those they gave up
         self._symbols: dict[str, Symbol] = {}
         self._name = as_name(name)
         self._context = GraphContext(io_data_type, intermediate_data_type, compute_data_type)
@@ -280,6 +286,9 @@ class Graph(metaclass=Builders):
         uid: int | None = None,
         ragged_offset_multiplier: int = 1,
         alignment_value: int = 1,
+        *,
+        pass_by_value: int | float | None = None,
+        scalar_type: Any = None,
     ) -> Tensor:
         """Declare a tensor; strides are row-major unless given, in elements.
 
@@ -295,6 +304,8 @@ class Graph(metaclass=Builders):
             ("name", name, ""),
             ("ragged_offset_multiplier", ragged_offset_multiplier, 1),
             ("alignment_value", alignment_value, 1),
+            ("pass_by_value", pass_by_value, None),
+            ("scalar_type", scalar_type, None),
         ):
             if value is not default:
                 fields[field] = NORMAL_FORMS[field](value)
@@ -304,6 +315,8 @@ class Graph(metaclass=Builders):
             context = self._context
             inferred = context.intermediate_data_type if is_virtual else context.io_data_type
             tensor.__dict__["data_type"] = inferred
+        if not tensor.stride and tensor.dim:  # likewise
+            tensor.__dict__["stride"] = row_major(tensor.dim)
         return tensor
 
     def declare(
@@ -442,6 +455,9 @@ class Graph(metaclass=Builders):
         except AttributeError:
             raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}") from None
 
+    def __delattr__(self, field: str) -> None:
+        raise AttributeError(f"cannot delete {field!r} of a graph")
+
     def __dir__(self) -> list[str]:
         return dir(type(self)) + list(self.__dict__)
 
@@ -455,10 +471,6 @@ class Graph(metaclass=Builders):
         """
         if self._stage >= Stage.VALID:
             return
-        if self._is_override_shape_enabled and not self._symbols:
-            from cudnn_aot.compiler.graph.override import make_rows_symbolic  # few graphs need it
-
-            make_rows_symbolic(self)
         check_structure(self)
         infer_inputs(self)
         check_layouts(self, self.inputs())
@@ -466,7 +478,22 @@ class Graph(metaclass=Builders):
         check_layouts(self, [t for t in self.tensors.values() if t in self._producers])
         check_symbols(self)
         check_rules(self)
+        self._canonical = self
+        if self._is_override_shape_enabled and not self._symbols:
+            from cudnn_aot.compiler.graph.override import symbolic  # few graphs need it
+
+            self._canonical = symbolic(self)
         self._stage = Stage.VALID
+
+    def canonical(self) -> Graph:
+        """The graph as it is keyed, written and planned, validated.
+
+        Itself, or of a graph with override shapes a frozen copy in which the extents that calls
+        override are symbols (see `override`).
+        """
+        self.validate()
+        self._canonical.name = self._name  # which may change any time
+        return self._canonical
 
     def freeze(self) -> Graph:
         """Validate and seal: after this every write raises `FrozenGraphError`. Idempotent."""
@@ -495,7 +522,7 @@ class Graph(metaclass=Builders):
         if self._key is None:
             from cudnn_aot.compiler.graph.key import graph_key  # building a graph needs none
 
-            self._key = graph_key(self)
+            self._key = graph_key(self.canonical())
         return self._key
 
     def __repr__(self) -> str:
@@ -546,7 +573,8 @@ class Graph(metaclass=Builders):
         self._symbols[name] = symbol
 
     def _take_uid(self) -> int:
-        while self._next_uid in self._tensors:
+        """The next uid that no caller has ever asked for, as in the cuDNN frontend."""
+        while self._next_uid in self._reserved or self._next_uid in self._tensors:
             self._next_uid += 1
         self._next_uid += 1
         return self._next_uid - 1
@@ -568,5 +596,6 @@ class Graph(metaclass=Builders):
         state = tensor.__dict__
         if "uid" in state:  # a tensor that is being declared has none
             del self._tensors[state["uid"]]
+        self._reserved.add(uid)
         state["uid"], state["uid_assigned"] = uid, True
         self._tensors[uid] = tensor

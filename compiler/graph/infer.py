@@ -18,6 +18,10 @@ from cudnn_aot.errors import InvalidGraphError
 if TYPE_CHECKING:
     from cudnn_aot.compiler.graph.graph import Graph
 
+# What virtual tensors and arithmetic are where neither they nor the graph name a type, as in the
+# cuDNN frontend's lowering. What a caller passes has no such default.
+UNSET = data_type.FLOAT
+
 
 def infer_inputs(graph: Graph) -> None:
     """Forget what was inferred before, and complete the graph's inputs."""
@@ -32,26 +36,26 @@ def infer_inputs(graph: Graph) -> None:
 
 def infer_nodes(graph: Graph) -> None:
     """Complete every node, and its results from its operands."""
-    compute = graph.compute_data_type
     for node in graph.nodes:
-        spec, outputs = node.spec, node.outputs
-        if not node.compute_data_type_assigned and spec.has_compute_data_type:
-            if compute is None:
-                raise InvalidGraphError(
-                    f"{node} has no compute_data_type: set it, or the graph's compute_data_type"
-                )
-            node._compute = compute
-        for output in spec.outputs:
-            tensor = outputs.get(output.name)
-            if tensor is not None:
-                _infer_output(graph, node, output, tensor)
-        for port in spec.declared:
-            if port in outputs:
-                tensor = outputs[port]
-                if not tensor.dim:
-                    raise InvalidGraphError(f"{node}: port {port}: {tensor} has no dim")
-                _infer_data_type(graph, tensor)
-                _infer_stride(tensor)
+        infer_node(graph, node)
+
+
+def infer_node(graph: Graph, node: Node) -> None:
+    """Complete a node whose operands are complete."""
+    spec, outputs = node.spec, node.outputs
+    if not node.compute_data_type_assigned and spec.has_compute_data_type:
+        node._compute = graph.compute_data_type or UNSET
+    for output in spec.outputs:
+        tensor = outputs.get(output.name)
+        if tensor is not None:
+            _infer_output(graph, node, output, tensor)
+    for port in spec.declared:
+        if port in outputs:
+            tensor = outputs[port]
+            if not tensor.dim:
+                raise InvalidGraphError(f"{node}: port {port}: {tensor} has no dim")
+            _infer_data_type(graph, tensor)
+            _infer_stride(tensor)
 
 
 def _infer_output(graph: Graph, node: Node, output: Output, tensor: Tensor) -> None:
@@ -88,9 +92,9 @@ def default_data_type(
         source = None if node is None else node.view.tensor(dtype)
         dtype = None if source is None else source.data_type
     if dtype is None:
-        dtype = graph.intermediate_data_type if tensor.is_virtual else graph.io_data_type
-    if dtype is None and graph.is_discarded(tensor):
-        return data_type.FLOAT  # nobody reads it: any type will do
+        if tensor.is_virtual:
+            return graph.intermediate_data_type or UNSET
+        return graph.io_data_type
     return dtype
 
 
@@ -105,21 +109,30 @@ def _infer_data_type(
     if tensor.data_type is None:
         dtype = default_data_type(graph, tensor, node, output)
         if dtype is None:
-            field = "intermediate_data_type" if tensor.is_virtual else "io_data_type"
-            raise InvalidGraphError(f"{tensor} has no data_type: set it, or the graph's {field}")
+            raise InvalidGraphError(
+                f"{tensor} has no data_type: set it, or the graph's io_data_type"
+            )
         tensor.__dict__["data_type"] = dtype
     value = tensor.pass_by_value
-    if value is not None and tensor.data_type is not None:  # one spelling of one value
-        if DTYPES[tensor.data_type].is_float:
-            fill(tensor, pass_by_value=float(value))
-            return
-        low, high = DTYPES[tensor.data_type].range
-        if value != int(value) or not low <= value <= high:
+    if value is None or tensor.data_type is None:
+        return
+    row = DTYPES[tensor.data_type]
+    if row.is_float:
+        nearest = row.nearest(float(value))
+        if nearest is None:
             raise InvalidGraphError(
                 f"{tensor}: pass_by_value: got {value!r}, "
-                f"want a {tensor.data_type.name}, an integer from {low} to {high}"
+                f"want a {tensor.data_type.name}, from {row.least} to {row.largest}"
             )
-        fill(tensor, pass_by_value=int(value))
+        fill(tensor, pass_by_value=nearest, declared_value=value)
+        return
+    low, high = row.range
+    if value != int(value) or not low <= value <= high:
+        raise InvalidGraphError(
+            f"{tensor}: pass_by_value: got {value!r}, "
+            f"want a {tensor.data_type.name}, an integer from {low} to {high}"
+        )
+    fill(tensor, pass_by_value=int(value), declared_value=value)
 
 
 def _infer_stride(tensor: Tensor) -> None:

@@ -88,6 +88,9 @@ class Node:
     def view(self) -> NodeView:
         return self._view
 
+    def __delattr__(self, field: str) -> None:
+        raise AttributeError(f"cannot delete {field!r} of a node")
+
     def infer_early(self, dims: Mapping[str, Any]) -> None:
         """Set the extents of outputs that the caller gives; infer the rest as far as possible."""
         for port, dim in dims.items():

@@ -84,6 +84,7 @@ class Tensor:
         is_virtual: the tensor exists inside the graph only.
         is_pass_by_value: a host number rather than a buffer; `pass_by_value` is its value, or None
             when each call gives it.
+        declared_value: `pass_by_value` as it was set, once validation has rounded it to the type.
         is_optional: an output that a call may leave out.
         ragged_offset: a tensor of ``B + 1`` offsets at which the rows of axis 0 start, or None. It
             is an operand of the graph, though it is on no port.
@@ -103,6 +104,7 @@ class Tensor:
     is_virtual: bool = False
     is_pass_by_value: bool = False
     pass_by_value: int | float | None = None
+    declared_value: int | float | None = None
     is_optional: bool = False
     ragged_offset: Tensor | None = None
     ragged_offset_multiplier: int = 1
@@ -130,11 +132,16 @@ class Tensor:
             self._graph._check_open(f"set {field} of {self}")
         self._write(field, value)
 
+    def __delattr__(self, field: str) -> None:
+        raise AttributeError(f"cannot delete {field!r} of a tensor")
+
     def _write(self, field: str, value: Any) -> None:
         """Write a field in its normal form; refuses a wrong value."""
         read = NORMAL_FORMS.get(field)
         if read is not None:
             self.__dict__[field] = value = read(value)
+            if field == "pass_by_value":
+                self.__dict__.pop("declared_value", None)
             if field in _INFERRED:
                 self.__dict__[_INFERRED[field]] = value is not None and value != ()
         elif field == "uid":
@@ -255,6 +262,8 @@ tensor = Tensor  # the name in annotations of programs
 def forget(tensor: Tensor) -> None:
     """Empty what inference filled in: what the caller did not set."""
     state = tensor.__dict__
+    if tensor.declared_value is not None:
+        state["pass_by_value"] = tensor.declared_value
     if not tensor.data_type_assigned:
         state["data_type"] = None
     if not tensor.dim_assigned:

@@ -4,7 +4,8 @@ Both must share a bucket (`compiler.graph.bucket`), so they differ in nothing bu
 and scalars that no kernel bakes. Then every extent and stride of the symbolic graph is an equation
 ``coefficient * symbols = number``: symbols are solved for one at a time, every equation is checked
 with the values found, and every value against its symbol's domain. Strides count on every axis,
-those of extent 1 too. Nothing is guessed: a symbol that no equation settles is a mismatch.
+those of extent 1 too, except of tensors without elements. Nothing is guessed: a symbol that no
+equation settles is a mismatch.
 """
 
 from __future__ import annotations
@@ -80,8 +81,8 @@ class Pattern:
     """
 
     def __init__(self, symbolic: Graph) -> None:
-        self.graph = symbolic
-        self._class = graph_class(symbolic)
+        self.graph = symbolic.canonical()
+        self._class = graph_class(self.graph)
         self.bucket = self._class.bucket
         # Layouts without a symbol are compared as they are; of the others every axis.
         self._fixed: list[tuple[int | str, tuple[Extent, ...], tuple[Extent, ...]]] = []
@@ -111,6 +112,7 @@ class Pattern:
 
     def match(self, concrete: Graph, known: GraphClass | None = None) -> Match | Mismatch:
         """As `unify`; `known` is the class of `concrete`, if it was asked for before."""
+        concrete = concrete.canonical()
         if concrete.symbols:
             names = ", ".join(concrete.symbols)
             return Mismatch(f"the graph is not concrete: it has symbols {names}")
@@ -139,15 +141,19 @@ class Pattern:
         """The value of every symbol, or None if an equation or a domain is broken."""
         for place, dim, stride in self._fixed:
             tensor = tensors[place]
-            if tensor.dim != dim or tensor.stride != stride:
+            if tensor.dim != dim or (tensor.stride != stride and 0 not in dim):
                 return None
         for number, place, is_stride, axis in self._numbers:
             tensor = tensors[place]
-            if (tensor.stride if is_stride else tensor.dim)[axis] != number:
+            if (tensor.stride if is_stride else tensor.dim)[axis] != number and not (
+                is_stride and 0 in tensor.dim
+            ):
                 return None
         pairs = []
         for extent, place, is_stride, axis in self._open:
             tensor = tensors[place]
+            if is_stride and 0 in tensor.dim:
+                continue  # of no elements, no stride moves any
             value = (tensor.stride if is_stride else tensor.dim)[axis]
             assert isinstance(value, int)
             pairs.append((extent, value))
@@ -210,7 +216,8 @@ def _equations(ours: GraphClass, theirs: GraphClass) -> list[_Equation]:
     equations = []
     for place, symbolic in theirs.tensors.items():
         tensor = ours.tensors[place]
-        for field in ("dim", "stride"):
+        # Of no elements, no stride moves any; other libraries count an extent of 0 as 1 in them.
+        for field in ("dim",) if 0 in tensor.dim else ("dim", "stride"):
             pairs = zip(getattr(symbolic, field), getattr(tensor, field), strict=True)
             for axis, (extent, value) in enumerate(pairs):
                 equations.append(_Equation(extent, value, f"{tensor}: {field}[{axis}]"))

@@ -10,7 +10,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cudnn_aot.compiler.graph.dtypes import DTYPES
-from cudnn_aot.compiler.graph.enums import scalar_type
+from cudnn_aot.compiler.graph.enums import data_type, scalar_type, tensor_reordering
 from cudnn_aot.compiler.graph.extents import (
     INT64_MAX,
     MAX_RANK,
@@ -32,7 +32,34 @@ _RARE = frozenset(
     "is_optional is_pass_by_value pass_by_value scalar_type ragged_offset ragged_offset_multiplier "
     "alignment_value".split()
 )
+_ORDERED = frozenset(("ragged_offset", "reordering_type"))
 _COUNTS = "first_token_offset"
+# Logic is all that BOOLEAN has, an E8M0 is a scale, and the packed types are layouts.
+_BOOLEAN = data_type.BOOLEAN
+_NO_ARITHMETIC = frozenset(
+    (
+        _BOOLEAN,
+        data_type.FP8_E8M0,
+        *(dtype for dtype, row in DTYPES.items() if row.kind == "packed"),
+    )
+)
+# What the reorderings are of: scales of blocks, and elements in groups of 32 or 16.
+_REORDERED = {
+    tensor_reordering.F8_128x4: (
+        data_type.FP8_E4M3,
+        data_type.FP8_E5M2,
+        data_type.FP8_E5M3,
+        data_type.FP8_E8M0,
+    ),
+    tensor_reordering.INT8x32: (
+        data_type.INT8,
+        data_type.UINT8,
+        data_type.INT8x4,
+        data_type.UINT8x4,
+        data_type.INT8x32,
+    ),
+    tensor_reordering.F16x16: (data_type.HALF, data_type.BFLOAT16),
+}
 
 
 def check_structure(graph: Graph) -> None:
@@ -114,14 +141,27 @@ def check_layouts(graph: Graph, tensors: Iterable[Tensor]) -> None:
             layout = seen.get(fields)
             if layout is None:
                 layout = seen[fields] = _check_layout(tensor, most)
+            if not _ORDERED.isdisjoint(tensor.__dict__):
+                _check_order(tensor)
             if not tensor.is_virtual:
                 _check_buffer(tensor, graph, layout)
 
 
 def check_rules(graph: Graph) -> None:
-    """Check the semantic rules of every node's row."""
+    """Check the semantic rules of every node's row, and the type of its arithmetic."""
+    fine: data_type | None = None  # mostly one for all nodes
     for node in graph.nodes:
         view = node.view
+        compute = node.compute_data_type
+        if compute is fine:
+            pass
+        elif compute not in _NO_ARITHMETIC:
+            fine = compute
+        elif not (view.spec.is_pointwise and compute is _BOOLEAN):
+            assert compute is not None
+            raise InvalidGraphError(
+                f"{node}: compute_data_type: got {compute.name}, want a type that has arithmetic"
+            )
         for rule in view.spec.rules:
             refusal = rule(view)
             if refusal is not None:
@@ -177,7 +217,38 @@ def _check_layout(tensor: Tensor, most: Mapping[str, int]) -> _Layout:
             f"{tensor}: got dim {format_extents(dim)} and stride {format_extents(stride)}, "
             "want fewer than 2**63 bytes"
         )
-    return _Layout(overlaps, slot_geometry(dim, stride, dtype) is None)
+    return _Layout(overlaps and count > 0, slot_geometry(dim, stride, dtype) is None)
+
+
+def _check_order(tensor: Tensor) -> None:
+    """Check what says where the elements of a tensor lie, beside its strides."""
+    allowed = _REORDERED.get(tensor.reordering_type)
+    if allowed is not None and tensor.data_type not in allowed:
+        got = "none" if tensor.data_type is None else tensor.data_type.name
+        raise InvalidGraphError(
+            f"{tensor}: got {got} with reordering {tensor.reordering_type.name}, "
+            f"want {' or '.join(dtype.name for dtype in allowed)}"
+        )
+    if allowed is not None and len(tensor.dim) < 2:
+        raise InvalidGraphError(
+            f"{tensor}: got rank 1 with reordering {tensor.reordering_type.name}, want at least 2"
+        )
+    offset = tensor.ragged_offset
+    if offset is None:
+        return
+    if offset.data_type not in (data_type.INT32, data_type.INT64):
+        got = "none" if offset.data_type is None else offset.data_type.name
+        raise InvalidGraphError(
+            f"{tensor}: its ragged offset {offset}: got {got}, want INT32 or INT64"
+        )
+    rows, count = tensor.dim[0], offset.dim[0]
+    want = rows + 1 if isinstance(rows, int) else f"{rows} + 1"
+    is_open = isinstance(want, str) or not isinstance(count, int)  # a call tells
+    if not is_open and count != want or any(extent != 1 for extent in offset.dim[1:]):
+        raise InvalidGraphError(
+            f"{tensor}: its ragged offset {offset}: got dim {format_extents(offset.dim)}, "
+            f"want {want} offsets on axis 0: where each of {rows} rows starts, and the end"
+        )
 
 
 def _check_buffer(tensor: Tensor, graph: Graph, layout: _Layout) -> None:

@@ -73,7 +73,7 @@ def _tuning_digest(
     if tuning is None or family is None:
         return ""
     try:
-        facts = facts_for(graph.freeze(), manifest.resolve(family.analyzer))
+        facts = facts_for(graph.freeze().canonical(), manifest.resolve(family.analyzer))
     except DECLINES:
         return ""
     return "" if isinstance(facts, Refusal) else tuning.digest(family.name, facts, target)

@@ -122,7 +122,7 @@ class PlanList:
         engines: Iterable[str] | None = None,
         lowered: Sequence[Planned] = (),
     ) -> None:
-        self.graph = graph.freeze()
+        self.graph = graph.freeze().canonical()
         self.target = target
         self.modes = tuple(modes)
         for mode in self.modes:

@@ -33,18 +33,23 @@ def uses_of(recorded: RecordedGraph) -> tuple[list[Use], list[str]]:
     """The graph as declared, one more for each set of override shapes, and what was left out.
 
     With recorded override shapes the declared extents are kept as numbers; without any, a graph
-    with override shapes enabled has the symbols that its importer gives it.
+    with override shapes enabled has the symbols that its importer gives it, if it gives any.
 
     Raises:
         Error: the graph cannot be read.
     """
+    notes: list[str] = []
     if not recorded.calls:
-        graph = read_graph(recorded)
+        try:
+            graph = read_graph(recorded)
+        except cudnnGraphNotSupportedError as error:
+            # It is not clear what calls would override: the graph is kept as it is declared.
+            graph = read_graph(recorded, is_override_shape_enabled=False)
+            notes.append(str(error))
         graph_json.loads(graph_json.dumps(graph))  # a file that does not read back is no use
-        return [Use(graph, recorded.built, recorded.executed)], []
+        return [Use(graph, recorded.built, recorded.executed)], notes
     graph = read_graph(recorded, is_override_shape_enabled=False)
     uses = [Use(graph, recorded.built, recorded.executed)]
-    notes = []
     document = json.loads(graph_json.dumps(graph))
     for call, count in recorded.calls.items():
         try:

@@ -54,20 +54,27 @@ class Call:
             raise self.refuse(f"port {port} is open")
         return np.asarray(self.inputs[port], np.float64)
 
+    def moved(self, port: str) -> Array:
+        """The operand of a required port as it is carried, for ops that compute nothing."""
+        if port not in self.inputs:
+            raise self.refuse(f"port {port} is open")
+        return np.asarray(self.inputs[port])
+
     def get(self, port: str) -> Array | None:
         """The operand of an optional port in float64, or None."""
         return self[port] if port in self.inputs else None
 
     def integers(self, port: str) -> np.ndarray[Any, np.dtype[np.int64]]:
         """The operand of a required port as integers."""
-        return np.rint(self[port]).astype(np.int64)
+        array = self.moved(port)
+        return array.astype(np.int64) if array.dtype.kind in "iu" else _as_integers(array)
 
     def many(self, port: str) -> list[Array]:
-        """The operands of a list port, in order."""
+        """The operands of a list port, in order, as they are carried."""
         count = 0
         while f"{port}_{count}" in self.inputs:
             count += 1
-        return [self[f"{port}_{index}"] for index in range(count)]
+        return [self.moved(f"{port}_{index}") for index in range(count)]
 
     def scalar(self, port: str, default: float) -> float:
         """The number on an optional port that holds one element."""
@@ -104,7 +111,18 @@ class Call:
         return InvalidGraphError(f"the reference of {self.op}: {text}")
 
 
+def _as_integers(array: Array) -> np.ndarray[Any, np.dtype[np.int64]]:
+    return np.rint(np.asarray(array, np.float64)).astype(np.int64)
+
+
 Reference: TypeAlias = Callable[[Call], Results]
+
+
+def in_rows(values: Array, kept: int = 1) -> Array:
+    """`values` with all axes but the last `kept` as one; unlike ``reshape(-1, ...)`` also where an
+    extent is 0."""
+    split = values.ndim - kept
+    return values.reshape(math.prod(values.shape[:split]), *values.shape[split:])
 
 
 def summed_to(values: Array, dim: tuple[int, ...]) -> Array:

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cudnn_aot.compiler.reference.call import Array, Call, Reference, Results
+from cudnn_aot.compiler.reference.call import Array, Call, Reference, Results, in_rows
 from cudnn_aot.compiler.reference.linear_gates import (
     Gate,
     gate,
@@ -104,7 +104,7 @@ def prepare(call: Call) -> Prepared:
     q, scale = call.get("q"), 0.0
     read = np.zeros((tokens, heads, keys.shape[-1]))
     if q is not None:
-        scale = float(call.attr("scale", q.shape[-1] ** -0.5))
+        scale = float(call.attr("scale", max(1, q.shape[-1]) ** -0.5))
         read = scale * to_heads(normalised(call, q), heads)
     rows = Rows(
         _spread(read, updates, updates - 1),
@@ -122,7 +122,7 @@ def _spread(x: Array, updates: int, place: int) -> Array:
         return x
     spread = np.zeros((len(x), updates, *x.shape[1:]))
     spread[:, place] = x
-    return spread.reshape(-1, *x.shape[1:])
+    return in_rows(spread, x.ndim - 1)
 
 
 def first_states(call: Call, count: int, shape: tuple[int, ...], port: str) -> Array:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cudnn_aot.compiler.reference.call import Array, Call, Reference, Results
+from cudnn_aot.compiler.reference.call import Array, Call, Reference, Results, in_rows
 from cudnn_aot.compiler.reference.linear_attention import (
     Prepared,
     family_of,
@@ -96,7 +96,7 @@ def _write_gradients(call: Call, prepared: Prepared, grads: Rows) -> dict[str, A
         results["dW"] = d_write
     else:
         d_beta = (d_beta.sum(axis=-1) + d_write.sum(axis=-1))[..., None]
-    rows = k.reshape(-1, *k.shape[-2:])
+    rows = in_rows(k, 2)
     results["dK"] = _like(call, "k", normalised_backward(call, rows, d_key))
     results["dV"] = _like(call, "v", d_value)
     results["dBeta"] = _like(call, "beta", d_beta * prepared.by_beta)

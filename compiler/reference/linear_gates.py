@@ -145,9 +145,10 @@ def guarded(call: Call, beta: Array, k: Array, decay: Array) -> Array:
 
 def to_heads(x: Array, heads: int) -> Array:
     """``[T, H, ...]`` repeated to more heads: head h reads head ``h // (heads / H)``."""
-    return np.repeat(x, heads // x.shape[1], axis=1)
+    return np.repeat(x, heads // max(x.shape[1], 1), axis=1)
 
 
 def from_heads(grad: Array, heads: int) -> Array:
     """A gradient of `to_heads`, summed over the heads that read the same one."""
-    return grad.reshape(grad.shape[0], heads, -1, *grad.shape[2:]).sum(axis=2)
+    each = grad.shape[1] // max(heads, 1)
+    return grad.reshape(grad.shape[0], heads, each, *grad.shape[2:]).sum(axis=2)

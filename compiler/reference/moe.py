@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cudnn_aot.compiler.reference.call import Array, Call, Reference, Results
+from cudnn_aot.compiler.reference.call import Array, Call, Reference, Results, in_rows
 from cudnn_aot.compiler.reference.groups import boundaries, group_count
 from cudnn_aot.compiler.reference.matmul import matmul
 
@@ -37,7 +37,7 @@ def _in_range(call: Call, port: str, index: Array, limit: int) -> None:
 
 def _grouped_matmul(call: Call) -> Results:
     mode, weight = call.choice("mode", "NONE"), np.asarray(call.inputs["weight"])
-    token = call["token"].reshape(-1, call["token"].shape[-1])
+    token = in_rows(call["token"])
     offsets = call.integers("first_token_offset").reshape(-1)
     if mode == "GATHER":
         index = call.integers("token_index").reshape(-1)
@@ -64,7 +64,7 @@ def _grouped_matmul(call: Call) -> Results:
         out = np.zeros_like(product)
         out[target] = product[routed]
         return {"OUT_0": out[None]}
-    scores = call["top_k_scores"].reshape(-1, call["top_k_scores"].shape[-1])
+    scores = in_rows(call["top_k_scores"])
     _in_range(call, "token_index", to, len(scores))
     _in_range(call, "token_ks", slot, scores.shape[1])
     out = np.zeros((len(scores), weight.shape[-1]))
@@ -77,8 +77,8 @@ def _grouped_matmul_bwd(call: Call) -> Results:
 
     The number of experts is the declared output's first extent, or else that of the offsets.
     """
-    token = call["token"].reshape(-1, call["token"].shape[-1])
-    grad = call["doutput"].reshape(-1, call["doutput"].shape[-1])
+    token = in_rows(call["token"])
+    grad = in_rows(call["doutput"])
     offsets = call.integers("first_token_offset").reshape(-1)
     wanted = call.wanted.get("dweight")
     experts = wanted.dim[0] if wanted is not None and wanted.dim else len(offsets)

@@ -93,7 +93,7 @@ def _filter(site: Site) -> Array:
 
 def _keys(site: Site) -> Array:
     """Rows of length about 1, with which a delta rule stays stable."""
-    return site.normal(site.shape[-1] ** -0.5)
+    return site.normal(max(1, site.shape[-1]) ** -0.5)
 
 
 # Rows in groups.
@@ -228,6 +228,8 @@ def _statistic(port: str) -> Maker:
 
     def make(site: Site) -> Array:
         x = site.call["input"]
+        if not x.size:
+            return np.zeros(site.shape)
         axes = tuple(i for i, n in enumerate(site.shape) if n == 1 and i < x.ndim)
         mean = x.mean(axis=axes, keepdims=True)
         if port == "mean":
@@ -300,7 +302,7 @@ MAKERS: tuple[tuple[str, str, Maker], ...] = (
     ("sdpa*", "dropout_0", _dropout_mask),
     ("sdpa*", "dropout_1", _number(1 / 0.9)),
     ("sdpa*", "dropout_2", _number(0.9)),
-    ("sdpa*", "attn_scale", lambda site: np.full(site.shape, site.dim("q")[-1] ** -0.5)),
+    ("sdpa*", "attn_scale", lambda site: np.full(site.shape, max(1, site.dim("q")[-1]) ** -0.5)),
     ("sdpa*", "scale_s", _number(_SCALES["scale_s"])),
     ("sdpa*", "descale_s", _inverse_of("scale_s")),
     ("sdpa*", "scale_dP", _number(_SCALES["scale_dP"])),

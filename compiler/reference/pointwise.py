@@ -36,8 +36,13 @@ def _gelu(x: Array) -> Array:
     return x * _phi(x)
 
 
+def _bump(z: Array, values: Array) -> Array:
+    """`values` of a function of `z` that goes to 0 on both sides, where the formula has 0 * inf."""
+    return np.where(np.isinf(z), 0.0, values)
+
+
 def _gelu_slope(x: Array) -> Array:
-    return _phi(x) + x * np.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
+    return _phi(x) + _bump(x, x * np.exp(-0.5 * x * x)) / math.sqrt(2 * math.pi)
 
 
 _C, _CUBIC = math.sqrt(2 / math.pi), 0.044715
@@ -49,7 +54,8 @@ def _gelu_tanh(x: Array) -> Array:
 
 def _gelu_tanh_slope(x: Array) -> Array:
     t = np.tanh(_C * (x + _CUBIC * x**3))
-    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * _C * (1 + 3 * _CUBIC * x * x)
+    bump = 0.5 * x * (1 - t * t) * _C * (1 + 3 * _CUBIC * x * x)
+    return 0.5 * (1 + t) + _bump(x, bump)
 
 
 def _elu(x: Array) -> Array:
@@ -74,8 +80,8 @@ def _swish(x: Array, beta: float) -> Array:
 
 
 def _swish_slope(x: Array, beta: float) -> Array:
-    s = sigmoid(beta * x)
-    return s + beta * x * s * sigmoid(-beta * x)
+    z = beta * x if beta else np.where(np.isnan(x), x, 0.0)
+    return sigmoid(z) + _bump(z, z * sigmoid(z) * sigmoid(-z))
 
 
 def _relu(x: Array, slope: float, lower: float, upper: float | None) -> Array:
@@ -147,6 +153,11 @@ def _gen_index(call: Call) -> Results:
     return {"OUT_0": np.broadcast_to(index, shape).copy()}
 
 
+def _select(call: Call) -> Results:
+    chosen = np.where(_is_true(call["mask"]), call.moved("input0"), call.moved("input1"))
+    return {"OUT_0": np.asarray(chosen)}
+
+
 _unary, _ab, _pair = _row("input"), _row("a", "b"), _row("input0", "input1")
 _compare = _row("input", "comparison")
 
@@ -160,7 +171,7 @@ REFERENCES: dict[str, Reference] = {
     "floor": _unary(np.floor),
     "gelu": _unary(_gelu),
     "gelu_approx_tanh": _unary(_gelu_tanh),
-    "identity": _unary(np.positive),
+    "identity": lambda call: {"OUT_0": call.moved("input")},
     "log": _unary(np.log),
     "logical_not": _unary(lambda x: ~_is_true(x)),
     "neg": _unary(np.negative),
@@ -191,9 +202,7 @@ REFERENCES: dict[str, Reference] = {
     "cmp_neq": _compare(np.not_equal),
     "bias": _row("input", "bias")(np.add),
     "scale": _row("input", "scale")(np.multiply),
-    "binary_select": _row("input0", "input1", "mask")(
-        lambda a, b, mask: np.asarray(np.where(_is_true(mask), a, b))
-    ),
+    "binary_select": _select,
     "relu": _with(_relu_attrs, _relu),
     "leaky_relu": _with(_leaky_attrs, _relu),
     "swish": _with(_beta, _swish),

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from cudnn_aot.compiler.reference.call import Array, Call, Reference, Results
+from cudnn_aot.compiler.reference.call import Array, Call, Reference, Results, in_rows
 
 
 def _angles(call: Call, x: Array, half: int) -> Array:
     """The angles ``[S, half]`` of the input's positions."""
-    freqs = call["freqs"]
+    freqs = in_rows(call["freqs"])
     positions = x.shape[-2]
-    freqs = freqs.reshape(-1, freqs.shape[-1])
     if freqs.shape[0] < positions or freqs.shape[1] < half:
         raise call.refuse(
             f"freqs: got {freqs.shape[0]} positions of {freqs.shape[1]} angles, "

@@ -15,13 +15,13 @@ def _reshape(call: Call) -> Results:
 
     Both are the same for a row-major input and output, which undeclared strides stand for.
     """
-    x, dim = call["input"], call.dim("OUT_0")
+    x, dim = call.moved("input"), call.dim("OUT_0")
     if math.prod(dim) != x.size:
         raise call.refuse(f"output: got {math.prod(dim)} elements, want the input's {x.size}")
     if call.choice("reshape_mode", "VIEW_ONLY") == "LOGICAL" or not x.size:
         return {"OUT_0": x.reshape(dim)}
     source, target = call.declared.get("input", Declared()), call.wanted["OUT_0"]
-    memory = np.zeros(_span(x.shape, source.stride) or x.size)
+    memory = np.zeros(_span(x.shape, source.stride) or x.size, x.dtype)
     _strided(memory, x.shape, source.stride)[...] = x
     if _span(dim, target.stride) > len(memory):
         raise call.refuse(f"output: strides {target.stride} reach beyond the input's elements")
@@ -49,12 +49,12 @@ def _as_slice(item: Any) -> slice:
 def _slice(call: Call) -> Results:
     """Python's slices, one for each leading axis (the rest is kept whole)."""
     slices = tuple(_as_slice(item) for item in call.attr("slices", ()))
-    return {"OUT_0": call["input"][slices].copy()}
+    return {"OUT_0": call.moved("input")[slices].copy()}
 
 
 def _transpose(call: Call) -> Results:
     """Output axis i is input axis ``permutation[i]``."""
-    x, permutation = call["input"], tuple(call.attr("permutation", ()))
+    x, permutation = call.moved("input"), tuple(call.attr("permutation", ()))
     if sorted(permutation) != list(range(x.ndim)):
         raise call.refuse(f"permutation: got {permutation}, want one of {x.ndim} axes")
     return {"OUT_0": np.ascontiguousarray(x.transpose(permutation))}

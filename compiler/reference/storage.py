@@ -1,8 +1,9 @@
 """Values and their storage: exact rounding to every data type, and the bits a buffer holds.
 
 The reference carries a tensor as *values*: float32 or float64 numbers that the data type represents
-exactly (float32 when 24 significant bits are enough). A buffer holds *storage*: numpy's own type
-where there is one, else an unsigned integer of the same width (bfloat16 as uint16, fp8 as uint8).
+exactly (float32 when 24 significant bits are enough, int64 for INT64, which no float holds). A
+buffer holds *storage*: numpy's own type where there is one, else an unsigned integer of the same
+width (bfloat16 as uint16, fp8 as uint8).
 Four-bit types are stored two to a byte along one axis, the element of lower index in the low bits.
 """
 
@@ -99,14 +100,15 @@ def storage_dtype(dtype: data_type) -> np.dtype[Any]:
 
 
 def round_to(values: Any, dtype: data_type) -> np.ndarray[Any, Any]:
-    """`values` rounded once to the nearest of `dtype`, ties to even, as float32 or float64."""
+    """`values` rounded once to the nearest of `dtype`, ties to even, as float32 or float64; those
+    of INT64 as int64."""
     values = np.asarray(values)
     if dtype in _MINIFLOAT:
         if dtype is data_type.BFLOAT16 and values.dtype == np.float32:
             return _rounded_bits(values).view(np.float32)
         return _round_minifloat(values.astype(np.float64), _MINIFLOAT[dtype]).astype(np.float32)
     if dtype is data_type.INT4:
-        return np.clip(np.rint(values.astype(np.float64)), -8, 7)
+        return np.clip(_integral(values), -8, 7)
     native = storage_dtype(dtype)
     if native.kind == "f":
         with np.errstate(over="ignore"):
@@ -115,7 +117,19 @@ def round_to(values: Any, dtype: data_type) -> np.ndarray[Any, Any]:
     if native.kind == "b":
         return (values != 0).astype(np.float64)
     limits = np.iinfo(native)
-    return np.clip(np.rint(values.astype(np.float64)), limits.min, limits.max)
+    if native != np.int64:
+        return np.clip(_integral(values), limits.min, limits.max)
+    if values.dtype.kind in "iu":
+        return np.minimum(values, limits.max).astype(np.int64)
+    rounded = _integral(values)
+    with np.errstate(invalid="ignore"):  # 2**63 has no int64; the comparison replaces it
+        return np.where(rounded >= 2.0**63, limits.max, rounded.astype(np.int64))
+
+
+def _integral(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The nearest integers; 0 for a NaN, as the GPU converts one."""
+    rounded = np.rint(values.astype(np.float64))
+    return np.where(np.isnan(rounded), 0.0, rounded)
 
 
 def round_up_to(values: Any, dtype: data_type) -> np.ndarray[Any, Any]:
@@ -156,7 +170,7 @@ def to_storage(values: Any, dtype: data_type, axis: int = -1) -> np.ndarray[Any,
 
 
 def from_storage(storage: Any, dtype: data_type, axis: int = -1) -> np.ndarray[Any, Any]:
-    """The values of a buffer's storage, as float32 or float64."""
+    """The values of a buffer's storage, as float32 or float64; those of INT64 as int64."""
     storage = np.asarray(storage)
     if storage.dtype != storage_dtype(dtype):
         raise InvalidGraphError(
@@ -197,7 +211,9 @@ def _unpack_nibbles(storage: np.ndarray[Any, Any], axis: int) -> np.ndarray[Any,
     return np.moveaxis(words.reshape(*packed.shape[:-1], 2 * packed.shape[-1]), -1, axis)
 
 
-def _carrier(dtype: np.dtype[Any]) -> type[np.floating[Any]]:
+def _carrier(dtype: np.dtype[Any]) -> type[np.number[Any]]:
+    if dtype == np.int64:
+        return np.int64
     return np.float32 if dtype == np.float32 else np.float64
 
 

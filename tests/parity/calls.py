@@ -54,6 +54,8 @@ def _of_op(spec: Op) -> Iterator[Call]:
     needed = required_attrs(spec)
     yield _call(spec, required, needed)
     yield _call(spec, required, needed, virtual=True)
+    for virtual in (False, True):
+        yield {**_call(spec, required, needed, virtual=virtual), "context": False}
     yield _call(spec, required, needed, by_position=True)
     for port in optional:
         yield _call(spec, [*required, port], needed)
@@ -168,6 +170,7 @@ def _call(
         "args": args,
         "kwargs": kwargs,
         "virtual": virtual,
+        "context": True,
     }
 
 

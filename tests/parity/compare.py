@@ -10,6 +10,7 @@ from typing import Any
 from surface import REQUIRED, parameters
 
 import cudnn_aot
+from cudnn_aot.compiler.graph.extents import packed
 from cudnn_aot.compiler.graph.op import Op
 from cudnn_aot.compiler.graph.ops.table import OPS
 
@@ -102,7 +103,9 @@ def answers(call: Mapping[str, Any], theirs: Any, ours: Any) -> Iterator[str]:
     op = call["op"]
     if "error" in theirs or "error" in ours:
         if theirs.get("error") != ours.get("error"):
-            yield f"answer: {op}: raises {theirs.get('error')}, here {ours.get('error')}"
+            case = "".join(name for name in call["kwargs"] if name == "no_such_keyword")
+            answers = f"raises {theirs.get('error')}, here {ours.get('error')}"
+            yield f"answer: {op}: {case or 'its own keywords'}: {answers}"
         return
     if theirs["is_list"] != ours["is_list"]:
         yield f"answer: {op}: a list is {theirs['is_list']}, here {ours['is_list']}"
@@ -116,6 +119,23 @@ def answers(call: Mapping[str, Any], theirs: Any, ours: Any) -> Iterator[str]:
             yield f"answer: {op}: node has {field} {value}, here {ours['node'][field]}"
 
 
+def behaviours(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> Iterator[str]:
+    """What lines of a program see, beside the ops."""
+    for what, value in theirs.items():
+        if value != ours[what]:
+            yield f"line: {what}: {value}, here {ours[what]}"
+
+
+def _order(dim: list[int], stride: list[int]) -> str:
+    """Which way dense strides run, in words."""
+    rank = len(dim)
+    inward = [0, *range(2, rank), 1] if rank > 1 else [0]
+    for word, order in (("row-major", list(range(rank))), ("channels last", inward)):
+        if list(packed(dim, order)) == stride:
+            return word
+    return "of another order"
+
+
 def _tensors(op: str, when: str, theirs: Any, ours: Any) -> Iterator[str]:
     if theirs is None or ours is None:
         if theirs is not ours:
@@ -127,5 +147,10 @@ def _tensors(op: str, when: str, theirs: Any, ours: Any) -> Iterator[str]:
         if field in ("dim", "stride") and not theirs["dim"]:
             if field == "dim":
                 yield f"answer: {op}: {when}: extents are known only here"
+        elif field == "stride":
+            kinds = [_order(each["dim"], each["stride"]) for each in (theirs, ours)]
+            yield f"answer: {op}: {when}: strides {kinds[0]}, here {kinds[1]}"
+        elif field == "data_type" and value is None:
+            yield f"answer: {op}: {when}: data_type is {ours[field]} only here"
         else:
             yield f"answer: {op}: {when}: {field} differs"

@@ -84,6 +84,16 @@ DIFFERENCES: tuple[tuple[str, str, str], ...] = (
     ),
     (
         "Arguments",
+        "call: tensor.{pass_by_value,scalar_type}: only here",
+        "the frontend takes them too, among keywords that its signature does not name",
+    ),
+    (
+        "Arguments",
+        "line: pygraph(sm_count=): taken, here raises cudnnGraphNotSupportedError",
+        "how many multiprocessors a plan may use is part of the target that it is built for",
+    ),
+    (
+        "Arguments",
         "call: tensor_scalar.scalar_type: required, here default 'RUNTIME_PARAM'",
         "leniency",
     ),
@@ -111,9 +121,32 @@ DIFFERENCES: tuple[tuple[str, str, str], ...] = (
     ),
     (
         "Arguments",
-        "answer: *: raises None, here TypeError",
+        "answer: {sdpa,sdpa_backward,sdpa_fp8,sdpa_fp8_backward,sdpa_mxfp8,sdpa_mxfp8_backward}: "
+        "no_such_keyword: raises None, here TypeError",
         "a keyword that the op does not have is refused when it is given; the frontend's attention "
         "builders take any, and fail when the graph is planned",
+    ),
+    (
+        "Inspection",
+        "line: {tensor,tensor_scalar}.name: *, here ",
+        "a tensor that is given no name has none: one by its place in the program would change "
+        "with the program, and two programs of one graph would show other names",
+    ),
+    (
+        "Inspection",
+        "line: tensor_scalar.dim: *1, 1, 1, 1], here *1]",
+        "a number adds no axes to what it is combined with; it is one element in both",
+    ),
+    (
+        "Inspection",
+        "line: node.{params,node_type}: *, here absent",
+        "`node.attrs` and `node.op`; `inspect()` has the node type",
+    ),
+    (
+        "Inspection",
+        "line: inspect().{context,nodes,nodes.inputs,tensors,tensors.fields}: *",
+        "tensors by uid, since names may be empty or shared; data types by name; and the "
+        "intermediate type, the op's name and the tensors' names besides",
     ),
     (
         "Inference",
@@ -128,27 +161,39 @@ DIFFERENCES: tuple[tuple[str, str, str], ...] = (
     ),
     (
         "Inference",
-        "answer: {conv_*,batchnorm,batchnorm_backward,instancenorm*,genstats,reduction,reshape}: "
-        "*: stride differs",
+        "answer: {conv_fprop,conv_dgrad,conv_wgrad,batchnorm,batchnorm_backward,instancenorm,"
+        "instancenorm_backward,genstats,reduction,reshape}: {built,validated}: "
+        "strides row-major, here channels last",
         "channels last, as cuDNN gives these results when a graph is lowered, and as the "
         "frontend's tensors have it from then on; until then its Python graph has provisional "
         "row-major ones",
     ),
     (
         "Inference",
-        "answer: block_scale_quantize: *: stride differs",
+        "answer: block_scale_quantize: {built,validated}: strides row-major, here of another order",
         "with `transpose` packed along the axis of the blocks, as when lowered; provisional there "
         "likewise",
     ),
     (
         "Inference",
-        "answer: {slice,transpose}: *: stride differs",
+        "answer: {slice,transpose}: {built,validated}: strides row-major, here of another order",
         "those of a view of the input, as when lowered; provisional there likewise",
     ),
     (
         "Inference",
-        "answer: moe_grouped_matmul_bwd: *: stride differs",
+        "answer: moe_grouped_matmul_bwd: {built,validated}: strides row-major, here channels last",
         "the axis of the token's features innermost, as when lowered; provisional there likewise",
+    ),
+    (
+        "Inference",
+        "answer: *: validated: data_type is FLOAT only here",
+        "of a graph that names no types: what the frontend gives virtual tensors and arithmetic "
+        "when it lowers a graph, known here as soon as it is validated",
+    ),
+    (
+        "Inference",
+        "answer: *: node has compute_data_type None, here FLOAT",
+        "likewise",
     ),
     (
         "Inference",
@@ -159,9 +204,9 @@ DIFFERENCES: tuple[tuple[str, str, str], ...] = (
 
 
 def patterns(text: str) -> list[str]:
-    """The globs of a row: its only ``{a,b}`` group written out."""
+    """The globs of a row: its ``{a,b}`` groups written out."""
     head, brace, rest = text.partition("{")
     if not brace:
         return [text]
     inner, _, tail = rest.partition("}")
-    return [f"{head}{each}{tail}" for each in inner.split(",")]
+    return [f"{head}{each}{end}" for each in inner.split(",") for end in patterns(tail)]

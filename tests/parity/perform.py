@@ -3,7 +3,8 @@
 Runs in a process that has the frontend's wheel, as ``python perform.py < calls.json``, and in the
 tests with our package: one program, so what differs is the library. Imports nothing of ours.
 
-A call is ``{"op", "tensors": [{dim, stride, data_type}], "args", "kwargs", "virtual"}``. A value
+A call is ``{"op", "tensors": [{dim, stride, data_type}], "args", "kwargs", "virtual", "context"}``;
+without ``context`` the graph names no types, and what a caller passes names its own. A value
 among the arguments is plain, ``{"$tensor": index}``, ``{"$enum": [type, member]}``,
 ``{"$slice": [start, stop, step]}`` or a list of values.
 """
@@ -50,16 +51,18 @@ def described(tensor: Any) -> dict[str, Any] | None:
 def perform(module: Any, call: dict[str, Any]) -> dict[str, Any]:
     """What a call returns at once, and what its results are once the graph is validated."""
     types = module.data_type
-    graph = module.pygraph(
-        io_data_type=types.HALF,
-        intermediate_data_type=types.FLOAT,
-        compute_data_type=types.FLOAT,
-    )
+    context = {
+        "io_data_type": types.HALF,
+        "intermediate_data_type": types.FLOAT,
+        "compute_data_type": types.FLOAT,
+    }
+    graph = module.pygraph(**(context if call["context"] else {}))
+    own = None if call["context"] else types.HALF
     tensors = [
         graph.tensor(
             dim=each["dim"],
             stride=each["stride"],
-            data_type=getattr(types, each["data_type"]) if each["data_type"] else None,
+            data_type=getattr(types, each["data_type"]) if each["data_type"] else own,
             name=each["name"],
         )
         for each in call["tensors"]
@@ -76,11 +79,16 @@ def perform(module: Any, call: dict[str, Any]) -> dict[str, Any]:
         "built": [described(tensor) for tensor in results],
     }
     reader = None
+
+    def output(tensor: Any) -> Any:
+        tensor.set_output(True)
+        return tensor if own is None else tensor.set_data_type(own)
+
     for index, tensor in enumerate(results):
         if tensor is not None and not (call["virtual"] and index == 0):
-            tensor.set_output(True)
+            output(tensor)
         elif tensor is not None:
-            reader = graph.identity(tensor).set_output(True)
+            reader = output(graph.identity(tensor))
     try:
         graph.validate()
     except Exception as error:  # the frontend's goes on to lower the graph, which wants a driver
@@ -88,6 +96,59 @@ def perform(module: Any, call: dict[str, Any]) -> dict[str, Any]:
     answer["validated"] = [described(tensor) for tensor in [*results, reader]]
     answer["node"] = node_of(graph)
     return answer
+
+
+def behaviour(module: Any) -> dict[str, Any]:
+    """What a few lines of a program see, beside the ops."""
+    types = module.data_type
+
+    def graph(**arguments: Any) -> Any:
+        return module.pygraph(
+            io_data_type=types.HALF,
+            intermediate_data_type=types.FLOAT,
+            compute_data_type=types.FLOAT,
+            **arguments,
+        )
+
+    def attempt(run: Any) -> Any:
+        try:
+            return run()
+        except Exception as error:
+            return f"raises {type(error).__name__}"
+
+    g = graph()
+    moved = g.tensor(dim=[1], uid=3)
+    moved.set_uid(9)
+    uids = [g.tensor(dim=[1]).get_uid() for _ in range(5)]
+    taken = g.tensor(dim=[1], uid=4)
+    uids += [tensor.get_uid() for tensor in (taken, g.tensor(dim=[1]), g.tensor(dim=[1], uid=12))]
+    uids += [g.tensor(dim=[1]).get_uid() for _ in range(4)]
+
+    g = graph()
+    x = g.tensor(dim=[2, 4])
+    scalar = g.tensor_scalar(2.0, module.scalar_type.RUNTIME_PARAM)
+    value = attempt(lambda: g.tensor(dim=[1], is_pass_by_value=True, pass_by_value=2.0))
+    y = g.relu(x, negative_slope=0.5)
+    y.set_output(True)
+    node, found = g.nodes[0], g.inspect()
+    return {
+        "uids": uids,
+        "tensor.name": x.get_name(),
+        "tensor.stride": list(x.get_stride()),
+        "tensor(pass_by_value=)": value if isinstance(value, str) else value.pass_by_value,
+        "tensor_scalar.name": scalar.get_name(),
+        "tensor_scalar.dim": list(scalar.get_dim()),
+        "node.params": dict(node.params) if hasattr(node, "params") else "absent",
+        "node.node_type": node.node_type.name if hasattr(node, "node_type") else "absent",
+        "inspect().context": sorted(found["context"].items()),
+        "inspect().nodes": [sorted(row) for row in found["nodes"]],
+        "inspect().nodes.inputs": [list(row["inputs"].values()) for row in found["nodes"]],
+        "inspect().tensors": sorted(str(key) for key in found["tensors"]),
+        "inspect().tensors.fields": sorted(
+            {key for row in found["tensors"].values() for key in row}
+        ),
+        "pygraph(sm_count=)": attempt(lambda: graph(sm_count=132) and "taken"),
+    }
 
 
 def node_of(graph: Any) -> dict[str, Any]:
@@ -107,4 +168,5 @@ if __name__ == "__main__":
 
     asked = json.load(sys.stdin)
     answers = [perform(cudnn, call) for call in asked]
-    json.dump({"surface": surface(cudnn), "answers": answers}, sys.stdout)
+    found = {"surface": surface(cudnn), "answers": answers, "behaviour": behaviour(cudnn)}
+    json.dump(found, sys.stdout)

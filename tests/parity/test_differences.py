@@ -11,7 +11,7 @@ import document
 import pytest
 from calls import mismatches
 from parity_differences import DIFFERENCES, patterns
-from perform import perform
+from perform import behaviour, perform
 
 import cudnn_aot
 from cudnn_aot.compiler.graph import graph as graph_module
@@ -33,6 +33,8 @@ def found(theirs: dict[str, Any], asked: list[dict[str, Any]]) -> Counter[str]:
             ours = json.loads(json.dumps(perform(cudnn_aot, call)))
             assert "refused" not in ours, (call, ours["refused"])
             seen.update(compare.answers(call, answer, ours))
+    ours = json.loads(json.dumps(behaviour(cudnn_aot)))
+    seen.update(compare.behaviours(theirs["behaviour"], ours))
     return seen
 
 

@@ -96,6 +96,8 @@ def _families() -> dict[str, Spec]:
 # A valid graph of every op with rules: its arguments by keyword.
 VALID: dict[str, Spec] = {
     "matmul": {"A": t(2, 8, 16), "B": t(1, 16, 4)},
+    "relu": {"input": t(2, 3, 4), "upper_clip": 6.0},
+    "relu_backward": {"loss": t(2, 3, 4), "input": t(2, 3, 4), "upper_clip": 6.0},
     "gen_index": {"input": t(2, 3, 4), "axis": 1},
     "moe_grouped_matmul": {
         "token": t(1, 32, 8),

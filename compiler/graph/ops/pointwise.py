@@ -58,8 +58,8 @@ _SWISH = (Attr("swish_beta", FLOAT, 1.0),)
 
 ROWS = (
     *(Op(name, ports(*names), _OUTPUTS) for names, ops in _UNIFORM.items() for name in ops.split()),
-    Op("relu", ports("input"), _OUTPUTS, _RELU),
-    Op("relu_backward", ports("loss", "input"), _OUTPUTS, _RELU),
+    Op("relu", ports("input"), _OUTPUTS, _RELU, rules=rules.CLIPPED),
+    Op("relu_backward", ports("loss", "input"), _OUTPUTS, _RELU, rules=rules.CLIPPED),
     Op("leaky_relu", ports("input"), _OUTPUTS, _LEAKY),
     Op("leaky_relu_backward", ports("loss", "input"), _OUTPUTS, _LEAKY),
     Op("swish", ports("input"), _OUTPUTS, _SWISH),

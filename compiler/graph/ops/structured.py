@@ -85,12 +85,19 @@ def _grouped(view: NodeView) -> Dim:
     return (1, view.dim(rows)[-2], view.dim("weight")[-1])
 
 
+# What the frontend's native library takes where the caller does not say what is reduced.
+_UNREDUCED = Shape(
+    "as input unless the caller gives out_dims",
+    lambda view: view.dim("input") or None,
+    is_exact=False,
+)
+
 _QUANTISATION = (
     structured(
         "reduction",
         "REDUCTION",
         ports("input", "group_offset?"),
-        (Output("OUT_0", layout=CHANNELS_LAST),),
+        (Output("OUT_0", _UNREDUCED, layout=CHANNELS_LAST),),
         Attr("mode", one_of(reduction_mode), required=True),
         rules=reductions.REDUCTION,
     ),

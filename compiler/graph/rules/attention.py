@@ -17,14 +17,17 @@ from cudnn_aot.compiler.graph.op import NodeView, Refusal, Rule, Spelling, unsup
 from cudnn_aot.compiler.graph.rules.domain import may_be_at_most, may_divide
 from cudnn_aot.compiler.graph.rules.tables import (
     INTEGERS,
+    WIDE_FLOATS,
     Fact,
     at_least,
     documented,
     excludes,
     extents,
+    floats,
     given,
     needs,
     on,
+    one_element,
     types,
     wired,
 )
@@ -333,6 +336,12 @@ def common(*ports: str) -> tuple[Rule, ...]:
     )
 
 
+# What is multiplied and added, by every name that the ops have for it.
+_NUMBERS = floats(
+    *("q", "q_T", "k", "k_T", "v", "o", "o_f16", "dO", "dO_f16", "dO_T", "stats", "bias"),
+    *("sink_token", "O", "dQ", "dK", "dV", "score_max", "score_sum_exp"),
+)
+
 MASKS: tuple[Rule, ...] = (
     heads_divide,
     alibi_is_causal,
@@ -353,6 +362,7 @@ MASKS: tuple[Rule, ...] = (
     excludes(WINDOW, _RAGGED_UNPADDED, unsupported=True),
     at_least(RIGHT[0], 0, *RIGHT[1:]),
     excludes(SCORE_FUNCTION, ALIBI, RIGHT_BOUND, PADDING, WINDOW, unsupported=True),
+    _NUMBERS,
 )
 
 # Paged keys and values.
@@ -437,6 +447,13 @@ def block_scales(table: dict[str, tuple[str, int]]) -> Rule:
             if len(scale.dim) != 4 or scale.dim[:2] != dim[:2]:
                 want = f"[{dim[0]}, {dim[1]}, ...], as {operand}"
                 return wrong(port, f"dim {format_extents(scale.dim)}", want)
+            other = 5 - axis  # of axes 2 and 3
+            if not may_be_at_most(view, dim[other], scale.dim[other]):
+                return wrong(
+                    port,
+                    f"{scale.dim[other]} on axis {other}",
+                    f"at least {operand}'s {dim[other]}",
+                )
             if not may_be_at_most(view, dim[axis], mul(scale.dim[axis], MX_BLOCK)):
                 return wrong(
                     port,
@@ -447,7 +464,7 @@ def block_scales(table: dict[str, tuple[str, int]]) -> Rule:
 
     return documented(
         f"{', '.join(table)}: FP8_E8M0 in F8_128x4 order, batch and heads of the operand, "
-        f"a scale for every {MX_BLOCK} elements",
+        f"a scale for every {MX_BLOCK} elements of each line",
         rule,
     )
 
@@ -458,6 +475,12 @@ _BLOCK_SCALED_O: tuple[Rule, ...] = (
     rank_of_four("sf_o"),
     unit_head_stride("sf_o"),
 )
+
+
+def tensor_scales(*ports: str) -> tuple[Rule, ...]:
+    """One scale for a whole tensor on each of these ports."""
+    return one_element(*ports), types(*ports, allowed=WIDE_FLOATS)
+
 
 # By op.
 
@@ -473,6 +496,7 @@ SDPA_FP8: tuple[Rule, ...] = (
     *_FORWARD,
     excludes(BIAS, Fact("fp8 operands", lambda view: True), unsupported=True),
     head_dims(16),
+    *tensor_scales(*(f"descale_{port}" for port in ("q", "k", "v", "s")), *("scale_s", "scale_o")),
     *PAGES[-2:],
     *_BLOCK_SCALED_O,
 )

@@ -9,6 +9,7 @@ from cudnn_aot.compiler.graph.rules.attention import (
     block_scales,
     common,
     head_dims,
+    tensor_scales,
 )
 from cudnn_aot.compiler.graph.rules.domain import may_be_at_most
 from cudnn_aot.compiler.graph.rules.tables import at_least, extents, needs, wired
@@ -58,6 +59,10 @@ SDPA_FP8_BACKWARD: tuple[Rule, ...] = (
     _results("o", "dO"),
     *SPELLINGS,
     head_dims(16),
+    *tensor_scales(
+        *(f"descale_{port}" for port in ("q", "k", "v", "o", "dO", "s", "dP")),
+        *(f"scale_{port}" for port in ("s", "dQ", "dK", "dV", "dP")),
+    ),
 )
 SDPA_MXFP8_BACKWARD: tuple[Rule, ...] = (
     *_backward("o_f16"),

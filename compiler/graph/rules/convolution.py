@@ -14,7 +14,7 @@ from cudnn_aot.compiler.graph.extents import format_extents
 from cudnn_aot.compiler.graph.op import NodeView, Refusal, Rule, Spelling, unsupported, wrong
 from cudnn_aot.compiler.graph.record import Record
 from cudnn_aot.compiler.graph.rules.domain import may_be_at_most, may_divide, may_equal
-from cudnn_aot.compiler.graph.rules.tables import documented
+from cudnn_aot.compiler.graph.rules.tables import documented, numbers
 
 INT32_MAX = 2**31 - 1
 
@@ -175,7 +175,14 @@ def filter_size(view: NodeView) -> Refusal | None:
 
 
 def _rules(roles: _Roles) -> tuple[Rule, ...]:
-    return _same_rank(roles), _positive(roles), window_values, _channels(roles)
+    ports = roles.ports()
+    return (
+        _same_rank(roles),
+        _positive(roles),
+        window_values,
+        _channels(roles),
+        numbers(*ports),
+    )
 
 
 CONV_FPROP: tuple[Rule, ...] = (*_rules(_FORWARD), filter_size)  # its shape rule decides on space

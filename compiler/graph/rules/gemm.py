@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cudnn_aot.compiler.graph.op import NodeView, Refusal, Rule, unsupported
+from cudnn_aot.compiler.graph.rules.tables import numbers
 
 
 def same_rank(view: NodeView) -> Refusal | None:
@@ -11,4 +12,4 @@ def same_rank(view: NodeView) -> Refusal | None:
     return unsupported("B", f"rank {b}", f"{a}, as A") if a != b else None
 
 
-MATMUL: tuple[Rule, ...] = (same_rank,)
+MATMUL: tuple[Rule, ...] = (same_rank, numbers("A", "B", "C"))

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cudnn_aot.compiler.graph.extents import Extent, mul
-from cudnn_aot.compiler.graph.op import NodeView, Refusal, Rule, unsupported
-from cudnn_aot.compiler.graph.rules.domain import may_divide
+from cudnn_aot.compiler.graph.op import NodeView, Refusal, Rule, unsupported, wrong
+from cudnn_aot.compiler.graph.rules.domain import may_be_at_most, may_divide
 from cudnn_aot.compiler.graph.rules.tables import (
     INTEGERS,
     Fact,
     excludes,
     extents,
+    floats,
     given,
     needs,
     on,
@@ -165,12 +166,23 @@ _GATED_RESULT: tuple[Rule, ...] = (
     needs(wired("O_pre"), wired("z"), unsupported=True),
     needs(wired("z"), wired("O_pre"), unsupported=True),
 )
+
+
+def some_offset(view: NodeView) -> Refusal | None:
+    """cu_seqlens has an offset for each sequence and one for the end"""
+    offsets = view.dim("cu_seqlens")[0]
+    if not may_be_at_most(view, 1, offsets):
+        return wrong("cu_seqlens", f"{offsets} offsets", "at least 1")
+    return None
+
+
+_FLOATS = floats(*(port for port in (*_OPERANDS, "w", "O") if port != "state_indices"))
 _OFFSETS = types("cu_seqlens", "state_indices", allowed=INTEGERS)
 
 
 def _rows(family: str) -> dict[str, tuple[Rule, ...]]:
     """The rules of the four ops of a family, by op."""
-    shapes = (agreeing_extents(family), heads_divide, _OFFSETS)
+    shapes = (agreeing_extents(family), some_offset, heads_divide, _OFFSETS, _FLOATS)
     if family == "mamba2":
         return {
             "mamba2": (*_STEPS, *_FORWARD, *_PRE_GATE, *shapes),

@@ -9,7 +9,13 @@ from cudnn_aot.compiler.graph.enums import moe_grouped_matmul_mode as mode
 from cudnn_aot.compiler.graph.extents import Extent, format_extents
 from cudnn_aot.compiler.graph.op import NodeView, Refusal, Rule, wrong
 from cudnn_aot.compiler.graph.rules.domain import may_be_at_most, may_equal
-from cudnn_aot.compiler.graph.rules.tables import INTEGERS, documented, extents, types
+from cudnn_aot.compiler.graph.rules.tables import (
+    INTEGERS,
+    documented,
+    extents,
+    numbers,
+    types,
+)
 
 # What routes rows, and the modes that read it.
 _ROUTING = {
@@ -64,18 +70,27 @@ def _offsets(experts_of: str) -> Rule:
     )
 
 
-_ROUTES = extents(
-    {"token_index": "1 M 1", "token_ks": "1 M 1", "token": "1 M K", "weight": "E K N"}
+_OPERANDS = extents(
+    {
+        "token": "1 M K",
+        "weight": "E K N",
+        "first_token_offset": "offsets 1 1 | offsets",
+        "token_index": "1 rows 1",
+        "token_ks": "1 M 1",
+    },
 )
+_ROUTES = extents({"token": "1 M K", "token_index": "1 M 1"})
+
+
+def routed_rows(view: NodeView) -> Refusal | None:
+    """SCATTER, COMBINE: token_index [1, M, 1], as many rows as token"""
+    return _ROUTES(view) if view.attr("mode") in _ROUTING["token_ks"] else None
 
 
 def combined(view: NodeView) -> Refusal | None:
-    """COMBINE: token [1, M, K], weight [E, K, N], token_index and token_ks [1, M, 1], top_k_scores [1, tokens, top_k] with 1 <= top_k <= E"""  # noqa: E501
+    """COMBINE: top_k_scores [1, tokens, top_k] with 1 <= top_k <= E"""
     if view.attr("mode") is not mode.COMBINE:
         return None
-    refusal = _ROUTES(view)
-    if refusal is not None:
-        return refusal
     top_k, experts = view.attr("top_k"), view.dim("weight")[0]
     if top_k < 1 or not may_be_at_most(view, top_k, experts):
         return Refusal(f"attribute top_k: got {top_k}, want 1 to the {experts} experts")
@@ -88,12 +103,18 @@ def combined(view: NodeView) -> Refusal | None:
     return None
 
 
+_GRADIENTS = extents(
+    {
+        "doutput": "1 rows N",
+        "token": "1 M K",
+        "first_token_offset": "offsets 1 1 | offsets",
+    }
+)
+
+
 def gradient_rows(view: NodeView) -> Refusal | None:
     """doutput and token have the same rows; dweight is [E, K of token, N of doutput]"""
     grad, token, weight = view.dim("doutput"), view.dim("token"), view.dim("dweight")
-    for port, dim in (("doutput", grad), ("token", token)):
-        if len(dim) < 2:
-            return wrong(port, f"dim {format_extents(dim)}", "at least rank 2")
     if not may_equal(view, grad[-2], token[-2]):
         return wrong("doutput", f"{grad[-2]} rows", f"{token[-2]}, as token")
     matrix = (token[-1], grad[-1])
@@ -110,12 +131,17 @@ def gradient_rows(view: NodeView) -> Refusal | None:
 MOE_GROUPED_MATMUL: tuple[Rule, ...] = (
     _offsets("weight"),
     routing,
-    combined,
     contraction,
+    _OPERANDS,
+    routed_rows,
+    combined,
+    numbers("token", "weight", "top_k_scores", "OUT_0"),
     types("first_token_offset", "token_index", "token_ks", allowed=INTEGERS),
 )
 MOE_GROUPED_MATMUL_BWD: tuple[Rule, ...] = (
+    _GRADIENTS,
     gradient_rows,
+    numbers("doutput", "token", "dweight"),
     _offsets("dweight"),
     types("first_token_offset", allowed=INTEGERS),
 )

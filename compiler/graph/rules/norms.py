@@ -7,6 +7,7 @@ from cudnn_aot.compiler.graph.op import NodeView, Refusal, Rule, wrong
 from cudnn_aot.compiler.graph.rules.domain import may_equal
 from cudnn_aot.compiler.graph.rules.tables import (
     documented,
+    floats,
     needs,
     on,
     one_element,
@@ -111,13 +112,21 @@ _SCALE, _BIAS = wired("scale"), wired("bias")
 _SCALED = (within_input("scale", "bias"), like("scale", "bias"))
 _MEANS = ("mean", "inv_var")
 
+# What is normalised, and what with, by every name that the ops have for it.
+_NUMBERS = floats(
+    *("input", "grad", "scale", "bias", "mean", "inv_variance"),
+    *("in_running_mean", "in_running_var", "Y", "DX"),
+)
+
 RMSNORM: tuple[Rule, ...] = (
+    _NUMBERS,
     known_axes("inv_var"),
     *_SCALED,
     within_input("inv_var"),
     _EPSILON,
 )
 LAYERNORM: tuple[Rule, ...] = (
+    _NUMBERS,
     needs(_BIAS, _SCALE),
     known_axes(*_MEANS),
     like(*_MEANS),
@@ -125,21 +134,34 @@ LAYERNORM: tuple[Rule, ...] = (
     within_input(*_MEANS),
     _EPSILON,
 )
-ADALAYERNORM: tuple[Rule, ...] = (*_SCALED, like(*_MEANS), within_input(*_MEANS), _EPSILON)
-INSTANCENORM: tuple[Rule, ...] = (per_axis((1,), 3, "scale", "bias"), _EPSILON)
+ADALAYERNORM: tuple[Rule, ...] = (
+    *_SCALED,
+    like(*_MEANS),
+    within_input(*_MEANS),
+    _EPSILON,
+    _NUMBERS,
+)
+INSTANCENORM: tuple[Rule, ...] = (per_axis((1,), 3, "scale", "bias"), _EPSILON, _NUMBERS)
 
 _GRAD = like("input", "grad")
 _GIVEN = ("mean", "inv_variance")
 _HAS_DBIAS = on("has_dbias")
 
 RMSNORM_BACKWARD: tuple[Rule, ...] = (
+    _NUMBERS,
     needs(_HAS_DBIAS, _SCALE),
     _GRAD,
     within_input("scale", "inv_variance"),
 )
-LAYERNORM_BACKWARD: tuple[Rule, ...] = (_GRAD, like(*_GIVEN), within_input("scale", *_GIVEN))
+LAYERNORM_BACKWARD: tuple[Rule, ...] = (
+    _GRAD,
+    like(*_GIVEN),
+    within_input("scale", *_GIVEN),
+    _NUMBERS,
+)
 ADALAYERNORM_BACKWARD = LAYERNORM_BACKWARD
 INSTANCENORM_BACKWARD: tuple[Rule, ...] = (
+    _NUMBERS,
     _GRAD,
     per_axis((1,), 3, "scale"),
     per_axis((0, 1), 3, *_GIVEN),
@@ -150,11 +172,12 @@ INSTANCENORM_BACKWARD: tuple[Rule, ...] = (
 _RUNNING = ("in_running_mean", "in_running_var")
 
 BATCHNORM: tuple[Rule, ...] = (
+    _NUMBERS,
     per_axis((1,), 2, "scale", "bias", *_RUNNING),
     needs(wired(_RUNNING[0]), wired(_RUNNING[1], "momentum")),
     needs(wired(_RUNNING[1]), wired(_RUNNING[0], "momentum")),
     one_element("epsilon", "momentum"),
 )
-BATCHNORM_INFERENCE: tuple[Rule, ...] = (per_axis((1,), 2, "scale", "bias", *_GIVEN),)
-BATCHNORM_BACKWARD: tuple[Rule, ...] = (_GRAD, per_axis((1,), 2, "scale", *_GIVEN))
-GENSTATS: tuple[Rule, ...] = (per_axis((1,), 2, "SUM", "SQ_SUM"),)
+BATCHNORM_INFERENCE: tuple[Rule, ...] = (per_axis((1,), 2, "scale", "bias", *_GIVEN), _NUMBERS)
+BATCHNORM_BACKWARD: tuple[Rule, ...] = (_GRAD, per_axis((1,), 2, "scale", *_GIVEN), _NUMBERS)
+GENSTATS: tuple[Rule, ...] = (per_axis((1,), 2, "SUM", "SQ_SUM"), _NUMBERS)

@@ -13,4 +13,16 @@ def index_axis(view: NodeView) -> Refusal | None:
     return None
 
 
+def clips_in_order(view: NodeView) -> Refusal | None:
+    """lower_clip is at most upper_clip"""
+    upper = view.attrs.get("upper_clip")
+    if upper is None:
+        return None
+    lower = view.attr("lower_clip")
+    if lower > upper:
+        return Refusal(f"attribute lower_clip: got {lower}, want at most upper_clip {upper}")
+    return None
+
+
+CLIPPED: tuple[Rule, ...] = (clips_in_order,)
 GEN_INDEX: tuple[Rule, ...] = (index_axis,)

@@ -7,7 +7,7 @@ from typing import Any
 from cudnn_aot.compiler.graph.extents import mul
 from cudnn_aot.compiler.graph.op import NodeView, Refusal, Rule, Spelling, wrong
 from cudnn_aot.compiler.graph.rules.domain import may_be_at_most
-from cudnn_aot.compiler.graph.rules.tables import INTEGERS, types
+from cudnn_aot.compiler.graph.rules.tables import ANY_FLOATS, INTEGERS, floats, numbers, types
 
 
 def block_sizes(view: NodeView) -> Refusal | None:
@@ -28,17 +28,20 @@ def stays_inside(view: NodeView) -> Refusal | None:
 
 
 def enough_scales(view: NodeView) -> Refusal | None:
-    """descale has the input's rank and on each axis 1, or at least a scale for each block"""
+    """descale has the input's rank and on each axis at least a scale for each block; 1 for the whole of an axis without blocks"""  # noqa: E501
     dim, scales, sizes = view.dim("input"), view.dim("descale"), view.attr("block_size")
     if len(scales) != len(dim):
         return wrong("descale", f"rank {len(scales)}", f"{len(dim)}, as input")
     blocks = (1,) * (len(dim) - len(sizes)) + sizes
     for axis, (extent, count, size) in enumerate(zip(dim, scales, blocks, strict=True)):
-        if count != 1 and not may_be_at_most(view, extent, mul(count, size)):
+        if size == 1 == count:
+            continue
+        if not may_be_at_most(view, extent, mul(count, size)):
+            one = ", or 1" if size == 1 else ""
             return wrong(
                 "descale",
                 f"{count} scales on axis {axis}",
-                f"at least one for each {size} of the input's {extent}, or 1",
+                f"at least one for each {size} of the input's {extent}{one}",
             )
     return None
 
@@ -58,5 +61,15 @@ SIZES = Spelling("`block_size` from the first axis that has blocks", ("block_siz
 
 _GROUPS = types("group_offset", allowed=INTEGERS)
 
-BLOCK_SCALE_DEQUANTIZE: tuple[Rule, ...] = (block_sizes, stays_inside, enough_scales)
-BLOCK_SCALE_QUANTIZE: tuple[Rule, ...] = (_GROUPS,)
+BLOCK_SCALE_DEQUANTIZE: tuple[Rule, ...] = (
+    block_sizes,
+    stays_inside,
+    enough_scales,
+    numbers("input", "OUT_0"),
+    types("descale", allowed=ANY_FLOATS),
+)
+BLOCK_SCALE_QUANTIZE: tuple[Rule, ...] = (
+    _GROUPS,
+    floats("input", "Y"),
+    types("scale", allowed=ANY_FLOATS),
+)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cudnn_aot.compiler.graph.extents import mul
 from cudnn_aot.compiler.graph.op import NodeView, Refusal, Rule, wrong
 from cudnn_aot.compiler.graph.rules.domain import may_be_at_most, may_divide
-from cudnn_aot.compiler.graph.rules.tables import documented
+from cudnn_aot.compiler.graph.rules.tables import documented, floats
 
 
 def _rotated(port: str) -> Rule:
@@ -35,5 +35,5 @@ def _rotated(port: str) -> Rule:
     )
 
 
-ROPE: tuple[Rule, ...] = (_rotated("input"),)
-ROPE_BACKWARD: tuple[Rule, ...] = (_rotated("dY"),)
+ROPE: tuple[Rule, ...] = (_rotated("input"), floats("input", "freqs", "OUT_0"))
+ROPE_BACKWARD: tuple[Rule, ...] = (_rotated("dY"), floats("dY", "freqs", "OUT_0"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
+from cudnn_aot.compiler.graph.dtypes import DTYPES
 from cudnn_aot.compiler.graph.enums import data_type
 from cudnn_aot.compiler.graph.extents import Extent, format_extents
 from cudnn_aot.compiler.graph.op import NodeView, Refusal, Rule
@@ -17,12 +18,24 @@ from cudnn_aot.compiler.graph.rules.domain import may_equal
 Find: TypeAlias = Callable[[NodeView], "Extent | None"]
 
 INTEGERS = (data_type.INT32, data_type.INT64)
+# Floats that are numbers by themselves: an E8M0 is a scale.
+ANY_FLOATS = tuple(dtype for dtype, row in DTYPES.items() if row.is_float)
+FLOATS = tuple(dtype for dtype in ANY_FLOATS if dtype is not data_type.FP8_E8M0)
+WIDE_FLOATS = tuple(dtype for dtype in FLOATS if DTYPES[dtype].bits >= 16)
+NO_NUMBERS = (data_type.BOOLEAN, data_type.FP8_E8M0)
 
 
 def documented(text: str, rule: Rule) -> Rule:
     """`rule` with its one-line description."""
     rule.__doc__ = text
     return rule
+
+
+_SETS = {
+    ANY_FLOATS: "a float",
+    FLOATS: "a float other than FP8_E8M0",
+    WIDE_FLOATS: "a float of at least 16 bits",
+}
 
 
 def listed(names: Iterable[Any]) -> str:
@@ -114,17 +127,30 @@ def types(
 ) -> Rule:
     """The data types that ports may have; a tensor by value or buffer alike."""
     want = listed(dtype.name for dtype in allowed) if allowed else ""
+    want = _SETS.get(allowed, want)
     want = want or f"not {listed(dtype.name for dtype in refused)}"
 
     def rule(view: NodeView) -> Refusal | None:
         for port in ports:
             tensor = view.tensor(port)
-            dtype = tensor.data_type if tensor is not None else None
+            if tensor is None:
+                continue
+            dtype = tensor.data_type
             if dtype is not None and (dtype in refused or allowed and dtype not in allowed):
                 return Refusal(f"port {port}: got {dtype.name}, want {want}", unsupported)
         return None
 
     return documented(f"type of {', '.join(ports)}: {want}", rule)
+
+
+def floats(*ports: str) -> Rule:
+    """Ports hold floats."""
+    return types(*ports, allowed=FLOATS)
+
+
+def numbers(*ports: str) -> Rule:
+    """Ports hold integers or floats."""
+    return types(*ports, refused=NO_NUMBERS)
 
 
 def same_type(*ports: str) -> Rule:

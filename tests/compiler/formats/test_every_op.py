@@ -102,7 +102,7 @@ def test_every_field_of_a_tensor_survives() -> None:
         tensor.set_ragged_offset_multiplier(multiplier).set_alignment_value(multiplier)
     scale = graph.tensor_scalar(0.5, scalar_type.COMPILE_TIME_CONST)
     (o, stats) = graph.sdpa(q, k, v, attn_scale=scale, is_inference=False)
-    o.set_output(True).set_ragged_offset(offset).set_name("out").set_reordering_type("F8_128x4")
+    o.set_output(True).set_ragged_offset(offset).set_name("out").set_reordering_type("F16x16")
     stats.set_output(True, optional=True).set_stride(["2*S", "S", 1, 1])
     again = graph_json.loads(graph_json.dumps(graph))
     assert said(again) == said(graph) and again.key() == graph.key()

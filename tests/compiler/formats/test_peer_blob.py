@@ -119,6 +119,16 @@ def test_every_graph_is_read_and_survives_our_format(name: str) -> None:
     assert graph_json.dumps(again) == text
 
 
+@pytest.mark.parametrize("name", ["gemm_odd", "gemm_bias_gelu", "sdpa_padded"])
+def test_where_neither_context_nor_tensor_names_a_type(name: str) -> None:
+    """The frontend writes what its program said, and lowers the rest as FLOAT."""
+    raw = document(name)
+    raw["context"] = dict.fromkeys(raw["context"])
+    for row in [*raw["nodes"], *(row for row in raw["tensors"] if row["is_virtual"])]:
+        row["compute_data_type" if "node_type" in row else "data_type"] = None
+    assert read(raw).key() == load(name).key()
+
+
 def test_the_folder_holds_every_family_and_all_keys_differ() -> None:
     graphs = {name: load(name) for name in PLAN_BLOB}
     assert len(PLAN_BLOB) >= 100

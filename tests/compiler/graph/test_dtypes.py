@@ -5,6 +5,7 @@ import pytest
 
 from cudnn_aot.compiler.graph.dtypes import DTYPES, as_data_type
 from cudnn_aot.compiler.graph.enums import data_type
+from cudnn_aot.compiler.reference import storage
 from cudnn_aot.errors import InvalidGraphError
 
 
@@ -81,3 +82,22 @@ def test_what_means_a_data_type(given, wanted):
 def test_anything_else_is_refused_with_the_choices(given):
     with pytest.raises(InvalidGraphError, match="bad data_type: got .*, want one of FLOAT, DOUBLE"):
         as_data_type(given)
+
+
+FLOATS = [dtype for dtype, row in DTYPES.items() if row.is_float]
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_the_nearest_number_is_the_one_that_the_references_round_to(dtype):
+    row, rng = DTYPES[dtype], np.random.default_rng(0)
+    assert row.largest == storage.largest(dtype)
+    wide = rng.choice([-1, 1], 2000) * 10.0 ** rng.uniform(-50, 40, 2000)
+    values = [*wide.tolist(), *rng.uniform(-10, 10, 500).tolist(), 0.0, 2.5, 0.75, row.largest]
+    rounded = np.asarray(storage.round_to(values, dtype), np.float64).tolist()
+    for value, want in zip(values, rounded, strict=True):
+        got = row.nearest(value)
+        if row.least <= value <= row.largest:
+            assert got == want, value
+        elif got is not None:  # it rounds to the last one inside
+            assert got in (row.least, row.largest), value
+    assert row.nearest(1e300) == (1e300 if dtype is data_type.DOUBLE else None)

@@ -92,7 +92,7 @@ def test_launch_table_expressions():
 def test_row_major_and_packed_strides():
     assert row_major([2, 3, 4]) == (12, 4, 1)
     assert row_major([2, M, 4]) == (4 * M, 4, 1)
-    assert row_major([2, 0, 4]) == (4, 4, 1)  # as torch and numpy: an empty axis counts as one
+    assert row_major([2, 0, 4]) == (0, 4, 1)  # as of a symbol that is 0, and in the frontend
     assert packed([2, 3, 4], [0, 2, 1]) == (12, 1, 3)
     assert packed([2, M, 4], [0, 2, 1]) == (4 * M, 1, M)
 

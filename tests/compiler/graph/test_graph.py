@@ -48,6 +48,23 @@ def test_a_chosen_uid_renumbers_an_automatic_holder():
     assert graph.tensor([1]).uid == 5
 
 
+def test_a_uid_that_was_asked_for_is_given_to_nobody_else():
+    graph = new_graph()
+    graph.tensor([1], uid=3).set_uid(9)
+    assert [graph.tensor([1]).uid for _ in range(5)] == [1, 2, 4, 5, 6]
+    taken = graph.tensor([1], uid=5)  # its automatic holder moves on, past 9 in the end
+    assert taken.uid == 5 and list(graph.tensors) == [1, 2, 4, 5, 6, 7, 9]
+    assert [graph.tensor([1]).uid for _ in range(2)] == [8, 10]
+
+
+def test_a_value_can_be_given_where_a_scalar_is_declared():
+    scalar = new_graph().tensor(
+        [1], is_pass_by_value=True, pass_by_value=2.0, scalar_type="COMPILE_TIME_CONST"
+    )
+    assert scalar.pass_by_value == 2.0
+    assert scalar.scalar_type is scalar_type.COMPILE_TIME_CONST
+
+
 def test_two_chosen_uids_collide():
     graph = new_graph()
     graph.tensor([2, 2], name="x", uid=7)
@@ -227,3 +244,13 @@ def test_the_frontend_s_way_to_look_at_a_graph():
         "data_type": "BFLOAT16",
         "is_virtual": False,
     }
+
+
+def test_strides_that_are_not_given_are_row_major_at_once():
+    graph = new_graph()
+    x = graph.tensor([2, 4])
+    assert x.get_stride() == [4, 1]
+    graph.relu(x).set_output(True)
+    x.set_dim([2, 8])
+    graph.validate()
+    assert x.get_stride() == [8, 1]

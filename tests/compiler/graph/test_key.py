@@ -102,7 +102,7 @@ SEMANTIC = [
     ("tensors.0.data_type", "HALF"),
     ("tensors.0.alignment_value", 16),
     ("tensors.2.pass_by_value", 3.0),
-    ("tensors.2.pass_by_value", 2.0000001),
+    ("tensors.2.pass_by_value", 2.015625),
     ("tensors.2.scalar_type", "COMPILE_TIME_CONST"),
     ("tensors.3.data_type", "BFLOAT16"),
     ("tensors.3.stride", ["16*M", 1, "M"]),

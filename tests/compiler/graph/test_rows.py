@@ -19,6 +19,7 @@ from cudnn_aot.compiler.graph.ops import (
     pointwise,
     structured,
 )
+from cudnn_aot.compiler.graph.tensor import Tensor
 from cudnn_aot.errors import InvalidGraphError, cudnnGraphNotSupportedError
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "ops.md"
@@ -96,6 +97,14 @@ def test_every_attribute_and_every_port_changes_the_key(op: str) -> None:
     assert len(set(keys.values())) == len(keys)
 
 
+def _reorder(graph: Graph, tensor: Tensor) -> None:
+    """Permute the elements of `tensor`, if its type has a way, else align them."""
+    if len(tensor.dim) > 1 and tensor.data_type in (data_type.HALF, data_type.BFLOAT16):
+        tensor.set_reordering_type("F16x16")
+    else:
+        tensor.set_alignment_value(32)
+
+
 @pytest.mark.parametrize("op", OPS)
 def test_every_field_of_every_tensor_changes_the_key(op: str) -> None:
     spec = bare(op)
@@ -107,10 +116,10 @@ def test_every_field_of_every_tensor_changes_the_key(op: str) -> None:
         for change in (
             lambda g, t: t.set_data_type("DOUBLE"),
             lambda g, t: t.set_alignment_value(16),
-            lambda g, t: t.set_reordering_type("F16x16"),
             lambda g, t: t.set_stride([1000 * step for step in range(1, 1 + len(t.dim))]),
-            lambda g, t: t.set_ragged_offset(g.tensor([5], None, "INT32", uid=900)),
+            lambda g, t: t.set_ragged_offset(g.tensor([t.dim[0] + 1], None, "INT32", uid=900)),
             lambda g, t: t.set_uid(901),
+            _reorder,
         ):
             graph = example(spec, every)
             tensor = list(graph.tensors.values())[index]
@@ -266,8 +275,21 @@ def test_out_dims_are_the_caller_s() -> None:
         graph.reshape(x, out_dims={"Z": [6]})
     with pytest.raises(InvalidGraphError, match=r"port OUT_0 has no dim: .*out_dims or set_dim"):
         late = new_graph()
-        late.reduction(late.tensor([4]), mode="MAX").set_output(True)
+        late.reshape(late.tensor([4])).set_output(True)
         late.validate()
+
+
+def test_a_reduction_that_is_not_told_of_what_keeps_every_axis() -> None:
+    graph = new_graph()
+    whole = graph.reduction(graph.tensor([2, 4]), mode="MAX").set_output(True)
+    assert whole.dim == (2, 4)
+    whole.set_dim([2, 1])
+    graph.validate()
+    assert whole.dim == (2, 1)
+    whole = new_graph()
+    whole.reduction(whole.tensor([2, 4]), mode="MAX").set_output(True)
+    whole.validate()
+    assert whole.outputs()[0].dim == (2, 4)
 
 
 @pytest.mark.parametrize(

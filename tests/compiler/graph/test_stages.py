@@ -205,3 +205,21 @@ def test_a_result_that_nobody_asked_for_needs_no_type_and_does_not_count():
         return graph.key()
 
     assert build(None) == build("HALF")
+
+
+def test_nothing_of_a_graph_can_be_deleted():
+    graph, q, _ = attention()
+    key = graph.key()
+    holders = (
+        (q, ("dim", "uid", "_graph")),
+        (graph.nodes[0], ("_compute", "_view", "name")),
+        (graph, ("_nodes", "_stage", "_key")),
+        (graph.context, ("io_data_type",)),
+    )
+    for holder, fields in holders:
+        for field in fields:
+            with pytest.raises(
+                (AttributeError, FrozenGraphError), match=f"cannot delete .*{field}"
+            ):
+                delattr(holder, field)
+    assert graph.key() == key

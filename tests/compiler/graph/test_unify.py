@@ -308,3 +308,19 @@ def test_an_instance_keeps_names_and_uids(graph: Graph) -> None:
     assume(not graph.symbols)
     copy = instantiate(graph, {})
     assert graph_json.dumps(copy) == graph_json.dumps(graph)
+
+
+@pytest.mark.parametrize("stride", [None, [8, 8, 1], [0, 8, 1], [99, 8, 1]])
+def test_no_rows_are_a_case_whatever_their_strides(stride: list[int] | None) -> None:
+    symbolic = Graph("", "HALF", "FLOAT", "FLOAT", symbols={"M": {"min": 0, "max": 64}})
+    concrete = Graph("", "HALF", "FLOAT", "FLOAT")
+    for graph, rows in ((symbolic, "M"), (concrete, 0)):
+        a = graph.tensor([2, rows, 8], stride if rows == 0 else None)
+        graph.matmul(a, graph.tensor([2, 8, 4])).set_output(True)
+    found = unify(concrete, symbolic)
+    assert isinstance(found, Match) and found.symbols == {"M": 0}
+    made = instantiate(symbolic, {"M": 0})
+    assert isinstance(unify(made, symbolic), Match)
+    if stride is None:
+        assert made.key() == concrete.key()
+        assert [t.stride for t in concrete.tensors.values()] == [(0, 8, 1), (32, 4, 1), (0, 4, 1)]

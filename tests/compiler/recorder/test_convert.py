@@ -56,6 +56,14 @@ def test_override_enabled_but_never_used_keeps_the_symbols_of_its_importer() -> 
     assert merged.graph.key() == imported.key()
 
 
+def test_override_enabled_where_nothing_tells_what_for_keeps_the_declaration() -> None:
+    recorded, plain = record("pw_mul", built=1), record("pw_mul")
+    recorded.document["graph_kwargs"]["is_override_shape_enabled"] = True
+    (use,), (note,) = uses_of(recorded)
+    assert use.graph.key() == uses_of(plain)[0][0].graph.key()
+    assert note.startswith("is_override_shape_enabled: no matmul, norm or attention")
+
+
 @pytest.mark.parametrize(
     ("call", "reason"),
     [
@@ -86,6 +94,16 @@ def test_settings_of_the_live_device_are_left_out() -> None:
     recorded = record("gemm_bias_gelu", built=1)
     recorded.document["graph_kwargs"] |= {"sm_count": 100, "sm_version": 900}
     plain = record("gemm_bias_gelu")
+    (use,), _ = uses_of(recorded)
+    assert use.graph.key() == uses_of(plain)[0][0].graph.key()
+
+
+def test_a_program_that_names_no_types_for_its_graph() -> None:
+    recorded, plain = record("gemm_bias_gelu", built=1), record("gemm_bias_gelu")
+    recorded.document["context"] = dict.fromkeys(recorded.document["context"])
+    for row in [*recorded.document["nodes"], *recorded.document["tensors"]]:
+        if row.get("is_virtual", "node_type" in row):
+            row["compute_data_type" if "node_type" in row else "data_type"] = None
     (use,), _ = uses_of(recorded)
     assert use.graph.key() == uses_of(plain)[0][0].graph.key()
 

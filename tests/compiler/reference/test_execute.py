@@ -178,3 +178,52 @@ def test_a_narrow_port_inside_widens_the_tolerance_of_what_follows():
     assert wide == tolerance(FP32, 16)
     assert narrow.absolute > 2.0**-7 > 100 * wide.absolute
     assert narrow.relative > 2.0**-7 > 100 * wide.relative
+
+
+def check_transpose(graph, x):
+    return graph.transpose(x, [1, 0])
+
+
+def check_slice(graph, x):
+    return graph.slice(x, [slice(0, 2), slice(0, 1)])
+
+
+def check_reshape(graph, x):
+    return graph.reshape(x, out_dims=[2])
+
+
+def check_logical_reshape(graph, x):
+    return graph.reshape(x, "LOGICAL", out_dims=[2])
+
+
+def check_concatenate(graph, x):
+    return graph.concatenate(inputs=[x, x], axis=0)
+
+
+def check_identity(graph, x):
+    return graph.identity(x)
+
+
+def check_select(graph, x):
+    return graph.binary_select(x, x, graph.tensor([1, 1], data_type="BOOLEAN", uid=8))
+
+
+@pytest.mark.parametrize(
+    "move",
+    [check_transpose, check_slice, check_reshape, check_logical_reshape, check_concatenate,
+     check_identity, check_select],
+)  # fmt: skip
+def test_moves_keep_every_bit_of_an_integer(move):
+    graph = Graph("", "INT64", "INT64", "INT64")
+    x = graph.tensor([2, 1], uid=1)
+    y = move(graph, x).set_output(True).set_uid(9)
+    large = np.array([[2**53 + 1], [-(2**62) - 1]], np.int64)
+    got = execute(graph, {1: large, 8: np.ones((1, 1))})[9]
+    assert got.reshape(-1).tolist()[:2] == large.reshape(-1).tolist()
+    assert got.shape == y.dim
+
+
+def test_a_nan_is_no_integer():
+    graph = Graph("", "FLOAT", "FLOAT", "FLOAT")
+    y = graph.identity(graph.tensor([2], uid=1)).set_output(True).set_data_type("INT32").set_uid(2)
+    assert execute(graph, {1: np.array([np.nan, 3.0])})[y.uid].tolist() == [0, 3]

@@ -1,16 +1,20 @@
 """Operands of every op: they fit the op, their results are finite, and they repeat."""
 
+import copy
+
 import numpy as np
 import pytest
 from op_graphs import OPS, bare, example
+from rule_graphs import VALID, build, changed
 
+import cudnn_aot
 from cudnn_aot.compiler.graph.enums import data_type
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.reference import layout
 from cudnn_aot.compiler.reference.execute import execute, random_operands
 from cudnn_aot.compiler.reference.ops import REFERENCES, apply
 from cudnn_aot.compiler.reference.storage import round_to
-from cudnn_aot.errors import InvalidGraphError
+from cudnn_aot.errors import InvalidGraphError, cudnnGraphNotSupportedError
 
 HALF, FLOAT, INT32 = data_type.HALF, data_type.FLOAT, data_type.INT32
 # Ops whose operands' extents depend on each other beyond what a generic example knows: built below.
@@ -267,3 +271,41 @@ def test_domains_are_kept() -> None:
     assert (values[x.uid] > 0).all() and (values[y.uid] > 0).all()
     assert set(values[mask.uid]) == {0.0, 1.0}
     assert all(np.isfinite(result).all() for result in results.values())
+
+
+def empty_cases(op):
+    """The valid graph of an op with one of its extents 0, wherever that extent stands."""
+    base = changed(op, {})
+    extents = {extent for tensor in tensors_of(base) for extent in tensor["dim"]}
+    for extent in sorted(extents):
+        for axis in (None, 0, 1, 2, 3):
+            spec = copy.deepcopy(base)
+            for tensor in tensors_of(spec):
+                tensor["dim"] = [
+                    0 if n == extent and axis in (None, place) else n
+                    for place, n in enumerate(tensor["dim"])
+                ]
+            yield spec
+
+
+def tensors_of(value):
+    if isinstance(value, dict):
+        if "dim" in value:
+            yield value
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for item in value:
+            yield from tensors_of(item)
+
+
+@pytest.mark.filterwarnings("ignore:Mean of empty slice", "ignore:invalid value encountered")
+@pytest.mark.parametrize("op", VALID)
+def test_what_has_no_elements_runs_if_it_is_valid(op):
+    for spec in empty_cases(op):
+        graph = build(cudnn_aot, spec)
+        try:
+            graph.validate()
+        except (InvalidGraphError, cudnnGraphNotSupportedError):
+            continue
+        for uid, result in execute(graph, random_operands(graph)).items():
+            assert result.shape == graph.tensors[uid].dim

@@ -192,3 +192,25 @@ def test_operands_broadcast() -> None:
 @pytest.mark.parametrize(("x", "wanted"), [(-math.inf, 0.0), (math.inf, math.inf)])
 def test_relu_of_an_infinity_is_the_clip_not_zero_times_infinity(x: float, wanted: float) -> None:
     assert unary("relu", np.array([x])).tolist() == [wanted]
+
+
+@pytest.mark.parametrize(
+    ("op", "attrs"),
+    [
+        ("gelu_backward", {}),
+        ("gelu_approx_tanh_backward", {}),
+        ("swish_backward", {}),
+        ("swish_backward", {"swish_beta": 0.5}),
+    ],
+)
+def test_slopes_at_infinity_are_those_of_the_asymptotes(op: str, attrs: dict[str, float]) -> None:
+    x = np.array([math.inf, -math.inf])
+    assert apply(op, {"loss": np.ones(2), "input": x}, **attrs)["OUT_0"].tolist() == [1.0, 0.0]
+
+
+def test_the_slope_of_swish_without_a_gate_is_a_half() -> None:
+    x = np.array([math.inf, -math.inf, 0.0, 3.0])
+    got = apply("swish_backward", {"loss": np.ones(4), "input": x}, swish_beta=0.0)["OUT_0"]
+    assert got.tolist() == [0.5] * 4
+    got = apply("swish_backward", {"loss": np.ones(2), "input": x[:2]}, swish_beta=-1.0)["OUT_0"]
+    assert got.tolist() == [0.0, 1.0]

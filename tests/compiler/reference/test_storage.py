@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cudnn_aot.compiler.graph.dtypes import DTYPES
 from cudnn_aot.compiler.graph.enums import data_type
 from cudnn_aot.compiler.reference.storage import (
     from_storage,
@@ -238,3 +239,23 @@ def test_rounding_up_gives_the_least_number_not_below(dtype: data_type) -> None:
 def test_rounding_up_saturates() -> None:
     assert round_up_to([1e9, np.inf], E4M3).tolist() == [448.0, 448.0]
     assert round_up_to([0.0, 3.0, 1e300], data_type.FP8_E8M0).tolist() == [2.0**-127, 4.0, 2.0**127]
+
+
+def test_integers_of_64_bits_keep_all_of_them() -> None:
+    large = np.array([2**53 + 1, -(2**62) - 1, 2**63 - 1], np.int64)
+    rounded = round_to(large, data_type.INT64)
+    assert rounded.dtype == np.int64 and rounded.tolist() == large.tolist()
+    assert from_storage(to_storage(large, data_type.INT64), data_type.INT64).tolist() == (
+        large.tolist()
+    )
+
+
+@pytest.mark.parametrize(
+    "dtype", [data_type.INT64, data_type.INT32, data_type.INT8, data_type.INT4]
+)
+def test_what_no_integer_is_becomes_one(dtype: data_type) -> None:
+    got = round_to(np.array([np.nan, np.inf, -np.inf, 2.0**63, 1.5]), dtype)
+    low, high = DTYPES[dtype].range
+    assert got.tolist() == [0, high, low, high, 2]
+    stored = to_storage(np.array([np.nan, 2.0**63]), dtype)
+    assert from_storage(stored, dtype).tolist() == [0, high]

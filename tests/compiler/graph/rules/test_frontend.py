@@ -24,7 +24,11 @@ import cudnn_aot
 OURS_ALONE = {
     "extents: ": "its kernels would refuse, or read beyond, operands that do not agree",
     "type of ": "a float cannot count rows or tokens; its kernels refuse one",
+    "lower_clip is at most": "no number is between such clips",
     "axis is one of the input's": "there are no indices of an axis that is not there",
+    "SCATTER, COMBINE: token_index": "its kernels route every row of token",
+    "descale_q, descale_k, descale_v": "one factor scales the whole of a tensor",
+    "cu_seqlens has": "there is no end of nothing",
     "the last axis of token": "for matmul it checks the same",
     "doutput and token": "for matmul it checks the same",
     "block_size has": "no block is empty, or along an axis that is not there",
