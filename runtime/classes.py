@@ -17,7 +17,6 @@ from cudnn_aot.compiler.formats import graph_json
 from cudnn_aot.compiler.graph.bucket import GraphClass, graph_class
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.graph.unify import Match, Pattern
-from cudnn_aot.compiler.graph.wrapper import Graph as Wrapper
 from cudnn_aot.errors import DamagedError, InvalidGraphError, NotInStoreError, StoreError
 
 
@@ -53,9 +52,8 @@ class Found:
 
 def as_graph(value: object) -> Graph | None:
     """`value` as a graph, or None if it is none; a `with` builder's is the one that it built."""
-    if isinstance(value, Wrapper):
-        return value.graph
-    return value if isinstance(value, Graph) else None
+    graph = value if isinstance(value, Graph) else getattr(value, "graph", None)
+    return graph if isinstance(graph, Graph) else None
 
 
 class ClassIndex:

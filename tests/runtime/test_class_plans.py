@@ -39,7 +39,7 @@ from cudnn_aot.compiler.graph.bucket import graph_class
 from cudnn_aot.compiler.graph.enums import scalar_type
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.graph.instantiate import instantiate
-from cudnn_aot.compiler.graph.wrapper import Graph as Wrapper
+from cudnn_aot.compiler.program.wrapper import Graph as Wrapper
 
 quick = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 
