@@ -141,7 +141,7 @@ NEAR_MISSES: dict[str, tuple[Linear | Batched, str]] = {
     "above the domain": (replace(LINEAR, m=4104), "symbol 'M': got 4104, want 8..4096"),
     "one above the domain": (replace(LINEAR, m=4097), "symbol 'M': got 4097, want 8..4096"),
     "one below the domain": (replace(LINEAR, m=7), "symbol 'M': got 7, want 8..4096"),
-    "no row": (replace(LINEAR, m=0), "stride[0]: got 64, want 64*M = 0 (M = 0)"),
+    "no row": (replace(LINEAR, m=0), "symbol 'M': got 0, want 8..4096"),
     "extra node": (replace(LINEAR, has_tanh=True), "ops: got bias matmul relu scale tanh, want"),
     "attribute": (replace(LINEAR, clip=7.0), "upper_clip=7.0, want"),
     "uid": (replace(LINEAR, uid=6), "outputs: got uids [6], want [5]"),
