@@ -17,7 +17,6 @@ from cudnn_aot import runtime
 from cudnn_aot.cache.layout import providers_of
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.cache.writer import StoreWriter
-from cudnn_aot.compiler.build import backend as building
 from cudnn_aot.compiler.build import driver, records
 from cudnn_aot.compiler.build.summary import BuildSummary, Status
 from cudnn_aot.compiler.graph.graph import Graph
@@ -33,6 +32,8 @@ from cudnn_aot.errors import (
 )
 
 FOUND = Backend(SimpleNamespace(), None, "9.19.0", "1.32.0", Device((9, 0), 132, 13010))
+NOTE = "RUNTIME_COMPILATION"
+ORDER = ("native", "cudnn")
 ABSENT = Refusal("cuDNN makes plans on a GPU host only: this one has no libcuda.so.1")
 
 
@@ -47,26 +48,27 @@ class Cudnn:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.found: Backend | Refusal = FOUND
         self.entries: list[BackendEntry] | Refusal = [
-            BackendEntry(3, (), "A", "eng3", 0),
-            BackendEntry(4, (("KERNEL_CFG", 3),), "A", "eng4_k24=3", 1),
+            BackendEntry(3, (), "A", "eng3", 0, (NOTE,)),
+            BackendEntry(4, (("KERNEL_CFG", 3),), "A", "eng4_k24=3", 1, (NOTE,)),
         ]
         self.declines = {3}
         self.asked = 0
-        monkeypatch.setattr(driver, "find_backend", lambda target: self.found)
+        monkeypatch.setattr(planning, "find_backend", lambda target: self.found)
         monkeypatch.setattr(planning, "entries_of", self._entries)
         monkeypatch.setattr(planning, "plan_of", self._plan)
         table = planning.backend_table
         monkeypatch.setattr(planning, "backend_table", lambda g, p: table(concrete(g), p))
 
-    def _entries(self, found: Any, graph: Any) -> Any:
+    def _entries(self, found: Any, graph: Any, modes: Any) -> Any:
+        assert modes == ["A", "FALLBACK"]
         self.asked += 1
         return self.entries
 
     def _plan(self, found: Any, graph: Any, engine: int, knobs: dict[str, int]) -> Any:
         if engine in self.declines:
-            return Refusal(f"engine {engine}: not for this graph")
+            return Refusal("not for this graph")
         uids = tuple(sorted(t.uid for t in graph.tensors.values() if not t.is_virtual))
-        return BackendPlan(engine, tuple(knobs.items()), "eng4", b"blob", uids, 0, ("NOTE",))
+        return BackendPlan(engine, tuple(knobs.items()), "eng4", b"blob", uids, 0, (NOTE,))
 
 
 @pytest.fixture
@@ -109,7 +111,7 @@ def test_cudnn_adds_its_plans_to_a_store(
         record = json.loads(StoreReader(store_copy).blob(pointer["records"][1]))
         assert record["engine"] == {"id": 4, "name": "cudnn.eng4"}
         assert record["requirements"]["cudnn"] == "9.19.0"
-        assert record["backend"]["mode"] == "A" and record["backend"]["notes"] == ["NOTE"]
+        assert record["knobs"] == {"KERNEL_CFG": 3} and record["notes"] == [NOTE]
         assert StoreReader(store_copy).blob(record["blobs"][0]["blob"]) == b"blob"
 
     again = build(graph_files, store_copy, "cudnn", "native")
@@ -151,7 +153,10 @@ def test_a_graph_that_cudnn_declines(
 ) -> None:
     cudnn.declines = {3, 4}
     summary = build(graph_files[:1], store_copy, "cudnn")
-    reasons = ("engine 3: not for this graph", "engine 4: not for this graph")
+    reasons = (
+        "cudnn.eng3: not for this graph",
+        "cudnn.eng4[KERNEL_CFG=3]: not for this graph",
+    )
     assert summary.graphs[0].reasons == reasons and summary.exit_code() == 3
     pointer = pointers(store_copy)["up"]
     assert pointer["status"] == "built" and len(pointer["records"]) == 1
@@ -160,7 +165,7 @@ def test_a_graph_that_cudnn_declines(
     assert again.graphs[0].reasons == reasons and cudnn.asked == 1
     store = runtime.open(store_copy)
     assert store.plan("up").engine == "gemm.host.blocked"
-    with pytest.raises(cudnnGraphNotSupportedError, match="engine 4: not for this graph"):
+    with pytest.raises(cudnnGraphNotSupportedError, match=r"KERNEL_CFG=3\]: not for this graph"):
         store.plan("up", provider="cudnn")
     with pytest.raises(NotInStoreError, match="no plan of 'cudnn' for 'down'; .* of: native"):
         store.plan("down", provider="cudnn")
@@ -186,7 +191,7 @@ def test_an_error_of_cudnn_fails_its_row_alone(
     def fails(*args: Any) -> Any:
         raise RuntimeError("CUDNN_STATUS_INTERNAL_ERROR")
 
-    monkeypatch.setattr(building.planning, "entries_of", fails)
+    monkeypatch.setattr(planning, "entries_of", fails)
     summary = build(graph_files[:1], store_copy, "native", "cudnn")
     assert [r.status for r in summary.graphs] == [Status.CACHED, Status.FAILED]
     assert "INTERNAL_ERROR" in summary.graphs[1].reasons[0] and summary.exit_code() == 1
@@ -276,7 +281,7 @@ def test_a_pointer_of_before_there_were_providers() -> None:
     native = {"plan_key": "k", "records": ["r"], "reasons": []}
     assert providers_of(old) == {"native": native}
     made = records.provider("c", ["s"])
-    assert records.with_provider("g", "cudnn", made, old) == {
+    assert records.with_provider("g", ORDER, "cudnn", made, old) == {
         "status": "built",
         "records": ["r", "s"],
         "graph": "g",
@@ -301,7 +306,9 @@ def test_two_builders_of_one_graph_lose_nothing(tmp_path: Path) -> None:
         for writer, name in ((one, "native"), (two, "cudnn")):
             part = records.provider(name, [])
             assert writer.update_pointer(
-                "cpu", key, lambda known, n=name, p=part: records.with_provider("g", n, p, known)
+                "cpu",
+                key,
+                lambda known, n=name, p=part: records.with_provider("g", ORDER, n, p, known),
             )
         assert not two.update_pointer("cpu", key, lambda known: known or {})
         assert set(one.reader.pointer("cpu", key)["providers"]) == {"native", "cudnn"}
