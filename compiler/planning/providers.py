@@ -40,8 +40,8 @@ def provider_order(
 ) -> tuple[str, ...]:
     """All providers, by the place in the ranked list of the first plan of each.
 
-    Asks no library and needs no compiler: the family's marker decides. Where nothing ranks
-    them, the order is the manifest's.
+    Asks no library and needs no compiler: the family's marker decides, as if the backend had a
+    plan in every mode. Where nothing ranks them, the order is the manifest's.
     """
     try:
         plans = PlanList(
