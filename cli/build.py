@@ -6,6 +6,7 @@ import click
 
 from cudnn_aot.cli.options import (
     choose_store,
+    engines_option,
     json_option,
     split_list,
     store_option,
@@ -39,12 +40,7 @@ from cudnn_aot.errors import UsageError
     help="Kernels compiled at once. Default: auto, what processors and memory allow.",
 )
 @tuning_option
-@click.option(
-    "--engines",
-    multiple=True,
-    metavar="E[,E]",
-    help="Whose plans to build: native (the default), cudnn (needs a GPU of the target's kind).",
-)
+@engines_option
 @click.option(
     "--allow-declined",
     multiple=True,

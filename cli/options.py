@@ -60,6 +60,15 @@ def tuning_option(command: _F) -> _F:
     )(command)
 
 
+def engines_option(command: _F) -> _F:
+    return click.option(
+        "--engines",
+        multiple=True,
+        metavar="E[,E]",
+        help="Whose plans: native (the default), cudnn (needs a GPU of the target's kind).",
+    )(command)
+
+
 def split_list(values: Iterable[str]) -> tuple[str, ...]:
     """``("a,b", "c")`` as ``("a", "b", "c")``: a list option takes commas and repetition."""
     parts = (part.strip() for value in values for part in value.split(","))

@@ -1,6 +1,6 @@
 """``cudnn-aot why``: which plan a graph gets on a target, and what decided it, to be read aloud."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from cudnn_aot.cache.layout import STORE_FILE
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.cli.options import (
     choose_store,
+    engines_option,
     json_option,
     split_list,
     store_option,
@@ -21,6 +22,7 @@ from cudnn_aot.compiler.build.progress import silent
 from cudnn_aot.compiler.build.sources import Source, failure_line, read_sources
 from cudnn_aot.compiler.build.why import Explanation, explain
 from cudnn_aot.compiler.build.why_stored import Held, StoreAnswer, explain_stored
+from cudnn_aot.compiler.planning.manifest import check_providers
 from cudnn_aot.compiler.planning.tuning import Tuning, load_tuning
 from cudnn_aot.compiler.target.target import Target, known_targets, load_target
 from cudnn_aot.errors import UsageError
@@ -41,6 +43,7 @@ SHOWN_DIFFERENCES = 3
 )
 @store_option
 @tuning_option
+@engines_option
 @click.option("--all", "show_all", is_flag=True, help=f"Every plan, not the first {SHOWN_PLANS}.")
 @json_option
 def why(
@@ -48,6 +51,7 @@ def why(
     targets: tuple[str, ...],
     store: str | None,
     tuning: str | None,
+    engines: tuple[str, ...],
     show_all: bool,
     as_json: bool,
 ) -> int:
@@ -58,6 +62,7 @@ def why(
     and whether the store has it. A graph that every engine declines is explained too: exit code 0.
     """
     names = split_list(targets)
+    providers = check_providers(split_list(engines) or ("native",))
     if not names:
         raise UsageError(f"no target given: pass --target (known: {', '.join(known_targets())})")
     loaded = [load_target(name) for name in names]
@@ -69,7 +74,7 @@ def why(
     for target in loaded:
         for source in sources:
             try:
-                explained.append(_explain(reader, source, target, measured))
+                explained.append(_explain(reader, source, target, measured, providers))
             except Exception as error:
                 failures.append((source.name, failure_line(error)))
     for place, reason in failures:
@@ -98,9 +103,13 @@ def _reader(flag: str | None) -> StoreReader | None:
 
 
 def _explain(
-    reader: StoreReader | None, source: Source, target: Target, tuning: Tuning | None
+    reader: StoreReader | None,
+    source: Source,
+    target: Target,
+    tuning: Tuning | None,
+    providers: Sequence[str],
 ) -> Explanation:
-    explanation = explain(source, target, tuning)
+    explanation = explain(source, target, tuning, providers)
     if reader is None:
         return explanation
     return replace(explanation, stored=explain_stored(reader, source, target, tuning))
@@ -114,6 +123,7 @@ def _report(e: Explanation, show_all: bool) -> list[str]:
         [f"{e.name} for {e.target}, from {e.file}", f"graph {e.graph_key}, made of {e.ops}"],
         _facts(e),
         _engines(e),
+        _backend(e),
         _plans(e, show_all),
         _choice(e),
         _stored(e),
@@ -148,6 +158,14 @@ def _engines(e: Explanation) -> list[str]:
     return [f"Engines of the family on {e.target}:", *_columns(rows)]
 
 
+def _backend(e: Explanation) -> list[str]:
+    if e.backend is None:
+        return []
+    if e.backend.plans:
+        return [f"cuDNN proposes {plural(e.backend.plans, 'plan')}."]
+    return ["cuDNN proposes no plan:", *_indented([e.backend.reason or "it gives no reason"])]
+
+
 def _plans(e: Explanation, show_all: bool) -> list[str]:
     if not e.plans:
         return []
@@ -173,11 +191,14 @@ def _choice(e: Explanation) -> list[str]:
         return [f"A build fails: {e.fault}"]
     if e.chosen is None:
         said = {f"{engine.name}: {engine.reason}" for engine in e.engines}
+        if e.backend is not None:
+            said.add(f"cudnn: {e.backend.reason}")
         reasons = [reason for reason in e.reasons if reason not in said]
         return ["No plan: a build declines this graph.", *_indented(reasons)]
     templates = ", ".join(dict.fromkeys(template for template, _ in e.chosen.kernels))
     kernels = plural(len(e.chosen.kernels), "kernel")
-    lines = [f"A build takes plan {e.chosen.place}: it runs no kernel."]
+    what = "a plan of cuDNN's own" if e.chosen.blobs else "no kernel"
+    lines = [f"A build takes plan {e.chosen.place}: it runs {what}."]
     if e.chosen.kernels:
         lines = [f"A build takes plan {e.chosen.place}: it runs {kernels} of {templates}."]
     return [*lines, f"Each call goes to the first branch that fits it: {_some(e.chosen.branches)}."]

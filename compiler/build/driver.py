@@ -35,10 +35,11 @@ from cudnn_aot.compiler.build.summary import (
 )
 from cudnn_aot.compiler.formats import graph_json
 from cudnn_aot.compiler.graph.bucket import graph_class
-from cudnn_aot.compiler.planning.backend import Backend, find_backend
-from cudnn_aot.compiler.planning.engine import Refusal
+from cudnn_aot.compiler.planning.cudnn import Cudnn
+from cudnn_aot.compiler.planning.manifest import check_providers
 from cudnn_aot.compiler.planning.plan import plan_graph, plan_key
 from cudnn_aot.compiler.planning.plan_list import Planned
+from cudnn_aot.compiler.planning.providers import provider_order
 from cudnn_aot.compiler.planning.tuning import Tuning, load_tuning
 from cudnn_aot.compiler.target.target import Target, load_target
 from cudnn_aot.errors import UsageError, cudnnGraphNotSupportedError
@@ -94,7 +95,7 @@ def build(
         forbid_compile: fail a graph that needs a compile instead of compiling.
         tuning: file of measured plans, which come before those that the heuristics rank.
         progress: called from the calling thread only.
-        engines: providers to ask, of ``records.PROVIDERS``; what others have made stays.
+        engines: providers to ask, of ``manifest.PROVIDERS``; what others have made stays.
 
     Raises:
         UsageError: no or unknown target, an unknown provider, a path that is not a store, one name
@@ -106,10 +107,7 @@ def build(
         raise UsageError("no graph file given: name at least one")
     if not targets:
         raise UsageError("no target given: name at least one")
-    unknown = [name for name in engines if name not in records.PROVIDERS]
-    if unknown or not engines:
-        got = repr(unknown[0]) if unknown else "none"
-        raise UsageError(f"engines: got {got}, want one or more of {', '.join(records.PROVIDERS)}")
+    engines = check_providers(engines)
     loaded_targets = _load_targets(targets)
     measured = None if tuning is None else load_tuning(tuning)
     workers = jobs if jobs is not None else auto_jobs()
@@ -166,7 +164,7 @@ def _jobs(
     jobs: dict[tuple[str, str, str], _Job] = {}
     for target in targets:
         for source in sources:
-            for provider in dict.fromkeys(engines):
+            for provider in engines:
                 key = (source.key, target.name, provider)
                 job = jobs.setdefault(key, _Job(target, [], provider))
                 if all(source.name != other.name for other in job.sources):
@@ -194,7 +192,7 @@ class _Run:
         self._entries: dict[str, KernelEntry] = {}
         self._whole: dict[str, KernelResult] = {}
         self._notes: deque[str] = deque()
-        self._backends: dict[str, Backend | Refusal] = {}  # by target
+        self._cudnn = Cudnn()
 
     def build(self, jobs: list[_Job]) -> tuple[list[GraphResult], KernelTotals]:
         for done, job in enumerate(jobs, start=1):
@@ -245,12 +243,7 @@ class _Run:
         """cuDNN's plan, made at once."""
         started = time.perf_counter()
         try:
-            name = job.target.name
-            if name not in self._backends:
-                self._backends[name] = find_backend(job.target)
-            outcome = build_backend(
-                self._writer, self._backends[name], job.source.graph, job.target
-            )
+            outcome = build_backend(self._writer, self._cudnn, job.source.graph, job.target)
             job.backend, job.reasons = outcome, outcome.reasons
             if outcome.provider is not None:
                 self._publish(job, outcome.provider)
@@ -333,7 +326,8 @@ class _Run:
     def _publish(self, job: _Job, made: Mapping[str, Any]) -> None:
         source, target = job.source, job.target.name
         graph_blob = self._writer.put_blob(graph_json.dumps(source.graph).encode())
-        change = partial(records.with_provider, graph_blob, job.provider, made)
+        order = provider_order(source.graph, job.target, tuning=self._tuning)
+        change = partial(records.with_provider, graph_blob, order, job.provider, made)
         self._writer.update_pointer(target, source.key, change)
         if made["records"]:
             self._add_to_class(job)

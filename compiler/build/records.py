@@ -6,19 +6,23 @@ Nothing here depends on time, paths, users or hosts, so equal inputs give equal 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from cudnn_aot.cache.canonical import sha256_hex
 from cudnn_aot.cache.compile import KernelEntry
 from cudnn_aot.cache.layout import providers_of
+from cudnn_aot.compiler.planning.manifest import PROVIDERS
 from cudnn_aot.compiler.planning.plan_list import Planned, PlannedRange
 
 FORMAT = 1
-PROVIDERS = ("native", "cudnn")  # whose plans come first where nothing ranks them
 _HOST_LEVELS = ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4")
 
 
 def plan_record(
     graph_key: str, target: str, planned: Planned, entries: Sequence[KernelEntry]
 ) -> dict[str, Any]:
-    """What the runtime reads: launch table, kernels in order, merged requirements."""
+    """What the runtime reads: launch table, kernels and blobs in order, merged requirements."""
+    blobs = [{"blob": sha256_hex(blob), "bytes": len(blob)} for blob in planned.blobs]
+    requirements = [entry.requirements for entry in entries]
+    notes = None if planned.notes is None else sorted(note.name for note in planned.notes)
     return {
         "format": FORMAT,
         "graph_key": graph_key,
@@ -37,7 +41,9 @@ def plan_record(
             }
             for entry in entries
         ],
-        "requirements": merge_requirements([entry.requirements for entry in entries]),
+        **({"blobs": blobs} if blobs else {}),
+        **({} if notes is None else {"notes": notes}),
+        "requirements": merge_requirements([*requirements, planned.requirements]),
     }
 
 
@@ -56,13 +62,18 @@ def provider(
     return {"plan_key": plan_key, "records": list(record_blobs), "reasons": list(reasons)}
 
 
-def pointer(graph_blob: str, providers: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def pointer(
+    graph_blob: str,
+    providers: Mapping[str, Mapping[str, Any]],
+    order: Sequence[str] = PROVIDERS,
+) -> dict[str, Any]:
     """Where a graph's plans are on a target, best first over all providers, or why there is none.
 
-    The reasons are those of every provider without a plan; all but the native ones say whose.
+    ``order`` is that of `planning.providers.provider_order`. The reasons are those of every
+    provider without a plan; all but the native ones say whose.
     """
-    order = [*PROVIDERS, *sorted(set(providers) - set(PROVIDERS))]
-    held = {name: providers[name] for name in order if name in providers}
+    known = [*order, *sorted(set(providers) - set(order))]
+    held = {name: providers[name] for name in known if name in providers}
     found = [record for each in held.values() for record in each["records"]]
     return {
         "status": "built" if found else "declined",
@@ -79,11 +90,15 @@ def pointer(graph_blob: str, providers: Mapping[str, Mapping[str, Any]]) -> dict
 
 
 def with_provider(
-    graph_blob: str, name: str, made: Mapping[str, Any], known: Mapping[str, Any] | None
+    graph_blob: str,
+    order: Sequence[str],
+    name: str,
+    made: Mapping[str, Any],
+    known: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     """The pointer that ``known`` becomes with what one provider made; the others' part stays."""
     others = providers_of(known) if known is not None else {}
-    return pointer(graph_blob, {**others, name: made})
+    return pointer(graph_blob, {**others, name: made}, order)
 
 
 def merge_requirements(requirements: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

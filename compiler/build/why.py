@@ -7,6 +7,7 @@ graph is `compiler.build.why_stored`. `Explanation.to_json` is the schema of ``w
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -14,8 +15,10 @@ from cudnn_aot.compiler.build.sources import Source, failure_line
 from cudnn_aot.compiler.build.why_stored import StoreAnswer
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.planning import manifest
-from cudnn_aot.compiler.planning.engine import DECLINES
+from cudnn_aot.compiler.planning.cudnn import Cudnn
+from cudnn_aot.compiler.planning.engine import DECLINES, PlanConfig
 from cudnn_aot.compiler.planning.knobs import plan_name
+from cudnn_aot.compiler.planning.manifest import check_providers
 from cudnn_aot.compiler.planning.plan_list import PlanList, Planned, RangedKnobs, decline_reason
 from cudnn_aot.compiler.planning.tuning import Tuning
 from cudnn_aot.compiler.target.target import Target
@@ -28,6 +31,14 @@ class EngineVerdict:
 
     engine_id: int
     name: str
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class BackendAnswer:
+    """What cuDNN has for a graph: how many plans of the list, or why none."""
+
+    plans: int
     reason: str | None
 
 
@@ -57,6 +68,7 @@ class Chosen:
     place: int
     kernels: tuple[tuple[str, str], ...]  # template and key of each
     branches: tuple[str, ...]
+    blobs: int = 0  # plans of cuDNN's
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +82,7 @@ class Explanation:
         facts: what the family says of the graph, in words; empty when it refuses.
         symbols: range of each symbol, and the value to rank for.
         tuning_entry: what a tuning file says to speak of this graph, without its plans.
+        backend: what cuDNN has for it; None unless it was asked.
         chosen: what a build takes; None when every engine declines, or planning fails.
         reasons: one sentence per side that offers nothing.
         fault: why planning fails; empty when it does not.
@@ -87,6 +100,7 @@ class Explanation:
     symbols: dict[str, dict[str, int]] = field(default_factory=dict)
     tuning_entry: dict[str, Any] | None = None
     engines: tuple[EngineVerdict, ...] = ()
+    backend: BackendAnswer | None = None
     plans: tuple[RankedPlan, ...] = ()
     chosen: Chosen | None = None
     reasons: tuple[str, ...] = ()
@@ -106,12 +120,19 @@ class Explanation:
         return document
 
 
-def explain(source: Source, target: Target, tuning: Tuning | None = None) -> Explanation:
-    """What decides the plan of a graph on a target.
+def explain(
+    source: Source,
+    target: Target,
+    tuning: Tuning | None = None,
+    providers: Sequence[str] = ("native",),
+) -> Explanation:
+    """What decides the plan of a graph on a target, among those of ``providers``.
 
     Raises:
         InvalidGraphError: the graph breaks a rule of its family.
+        UsageError: a provider is unknown.
     """
+    asked = check_providers(providers)
     graph = source.graph
     about: dict[str, Any] = {
         "file": source.file,
@@ -129,8 +150,13 @@ def explain(source: Source, target: Target, tuning: Tuning | None = None) -> Exp
             for name, symbol in graph.symbols.items()
         },
     }
+    listed: dict[str, Any] = {
+        "tuning": tuning,
+        "backend": Cudnn() if "cudnn" in asked else None,
+        "engines": None if "native" in asked else (),
+    }
     try:
-        plans = PlanList(graph, target, tuning=tuning)
+        plans = PlanList(graph, target, **listed)
     except cudnnGraphNotSupportedError as refusal:  # by the family's validator
         return Explanation(**about, reasons=tuple(refusal.reasons or [str(refusal)]))
     family = plans.family
@@ -148,10 +174,20 @@ def explain(source: Source, target: Target, tuning: Tuning | None = None) -> Exp
             EngineVerdict(family.engine_id(slot), slot.name, plans.support[slot.name])
             for slot in family.engines
         )
-    return _explain_choice(about, plans, tuning)
+    if "cudnn" in asked:
+        about["backend"] = _backend_answer(plans)
+    return _explain_choice(about, plans, listed)
 
 
-def _explain_choice(about: dict[str, Any], plans: PlanList, tuning: Tuning | None) -> Explanation:
+def _backend_answer(plans: PlanList) -> BackendAnswer:
+    ids = [entry.engine_id for entry in plans.entries if isinstance(entry, PlanConfig)]
+    found = sum(manifest.provider_of(engine_id) == "cudnn" for engine_id in ids)
+    prefix = "cudnn: "
+    reason = next((r.removeprefix(prefix) for r in plans.reasons if r.startswith(prefix)), None)
+    return BackendAnswer(found, reason)
+
+
+def _explain_choice(about: dict[str, Any], plans: PlanList, listed: dict[str, Any]) -> Explanation:
     chosen: Chosen | None = None
     reasons, fault = tuple(plans.reasons), ""
     tried = len(plans)
@@ -164,14 +200,14 @@ def _explain_choice(about: dict[str, Any], plans: PlanList, tuning: Tuning | Non
         raise
     except Error as error:  # such as a tool of the compile that is not installed
         tried, fault = 0, failure_line(error)
-    modes = _modes(plans, tuning)
+    modes = _modes(plans, listed)
     ranked = tuple(_ranked(plans, i, modes[i], is_tried=i < tried) for i in range(len(plans)))
     return Explanation(**about, plans=ranked, chosen=chosen, reasons=reasons, fault=fault)
 
 
 def _chosen(index: int, planned: Planned) -> Chosen:
     kernels = tuple((spec.template, spec.key) for spec in planned.kernels)
-    return Chosen(index + 1, kernels, tuple(planned.table["branches"]))
+    return Chosen(index + 1, kernels, tuple(planned.table["branches"]), len(planned.blobs))
 
 
 def _ranked(plans: PlanList, index: int, mode: str, is_tried: bool) -> RankedPlan:
@@ -191,11 +227,10 @@ def _ranked(plans: PlanList, index: int, mode: str, is_tried: bool) -> RankedPla
     return RankedPlan(plans.name(index), mode, plans.entry(index).why, ranges, declined)
 
 
-def _modes(plans: PlanList, tuning: Tuning | None) -> list[str]:
+def _modes(plans: PlanList, listed: dict[str, Any]) -> list[str]:
     """For each plan, the first mode whose own list has it."""
     alone = {
-        mode: PlanList(plans.graph, plans.target, (mode,), tuning=tuning).entries
-        for mode in plans.modes
+        mode: PlanList(plans.graph, plans.target, (mode,), **listed).entries for mode in plans.modes
     }
     return [
         next((mode.name for mode, entries in alone.items() if entry in entries), "")

@@ -83,6 +83,7 @@ class BackendEntry:
         mode: ``"A"``, ``"B"`` or ``"FALLBACK"``, the heuristic that proposed it first.
         name: what cuDNN calls the plan.
         index: its place in cuDNN's own list.
+        notes: names of cuDNN's behavior notes.
     """
 
     engine_id: int
@@ -90,6 +91,7 @@ class BackendEntry:
     mode: str
     name: str
     index: int
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +172,8 @@ def entries_of(
             if not 0 <= engine_id < FIRST_OTHER_ID:
                 continue
             name = lowered.get_plan_name_at_index(index)
-            entry = BackendEntry(engine_id, knobs, mode, name, index)
+            notes = _notes(lowered, index)
+            entry = BackendEntry(engine_id, knobs, mode, name, index, notes)
             entries.setdefault((engine_id, knobs), entry)
     if not entries:
         return Refusal("; ".join(reasons) or f"cuDNN proposes no plan in {', '.join(modes)}")
@@ -187,7 +190,6 @@ def plan_of(
     if isinstance(lowered, Refusal):
         return lowered
     frontend = backend.frontend
-    label = f"engine {engine_id} {dict(sorted(knobs.items()))}"
     try:
         chosen = {getattr(frontend.knob_type, name): value for name, value in knobs.items()}
         index = lowered.get_execution_plan_count()
@@ -196,12 +198,12 @@ def plan_of(
     except (frontend.cudnnGraphNotSupportedError, RuntimeError) as error:
         # A plan that cuDNN proposes and cannot build is a RuntimeError.
         _need_device(backend)
-        return Refusal(f"{label}: {_line(error)}")
+        return Refusal(_line(error))
     try:
         blob = bytes(lowered.serialize(as_bytes=True))
     except (frontend.cudnnGraphNotSupportedError, RuntimeError) as error:
         _need_device(backend)
-        return Refusal(f"{label} cannot be serialized: {_line(error)}")
+        return Refusal(f"it cannot be serialized: {_line(error)}")
     # Read it back as the runtime will: what it then asks for is what the table promises it.
     loaded = frontend.pygraph(handle=backend.handle)
     loaded.deserialize(backend.handle, blob, enforce_precompiled=True)
@@ -210,7 +212,7 @@ def plan_of(
     uids = tuple(stored._get_variant_pack_uids_sorted())
     known = {tensor.uid for tensor in _operands(graph)}
     if not set(uids) <= known:
-        return Refusal(f"{label} asks for tensors that the graph does not have: got {uids}")
+        return Refusal(f"it asks for tensors that the graph does not have: got {uids}")
     return BackendPlan(
         engine_id=engine_id,
         knobs=tuple(sorted(knobs.items())),
@@ -220,10 +222,8 @@ def plan_of(
         workspace_bytes=max(
             int(lowered.get_workspace_size_plan_at_index(index)), int(stored.get_workspace_size())
         ),
-        notes=tuple(
-            note.name for note in lowered.get_behavior_notes_for_plan_at_index(index)
-        ),
-    )  # fmt: skip
+        notes=_notes(lowered, index),
+    )
 
 
 def backend_table(graph: Graph, plan: BackendPlan) -> dict[str, Any] | Refusal:
@@ -286,10 +286,12 @@ def backend_requirements(backend: Backend, target: Target) -> dict[str, Any]:
     }
 
 
-def backend_key(backend: Backend, graph: Graph, target: Target) -> str:
+def backend_key(
+    backend: Backend, graph: Graph, target: Target, modes: Sequence[str] = MODES
+) -> str:
     """64 hex digits over all that decides which plan is made."""
     digest = hashlib.sha256()
-    for path in (Path(__file__), Path(lowering.__file__)):
+    for path in (Path(__file__), Path(__file__).with_name("cudnn.py"), Path(lowering.__file__)):
         digest.update(hashlib.sha256(path.read_bytes()).digest())
     device = backend.device
     document = {
@@ -300,7 +302,7 @@ def backend_key(backend: Backend, graph: Graph, target: Target) -> str:
         "cudnn": backend.version,
         "frontend": backend.frontend_version,
         "device": [*device.compute_capability, device.sm_count],
-        "modes": list(MODES),
+        "modes": list(modes),
     }
     return canonical_digest(document)
 
@@ -316,6 +318,10 @@ def _operands(graph: Graph) -> list[Tensor]:
         ),
         key=lambda tensor: tensor.uid,
     )
+
+
+def _notes(lowered: Any, index: int) -> tuple[str, ...]:
+    return tuple(note.name for note in lowered.get_behavior_notes_for_plan_at_index(index))
 
 
 def _lower(backend: Backend, graph: Graph) -> Any | Refusal:

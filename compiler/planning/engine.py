@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 from cudnn_aot.cache.spec import KernelSpec
 from cudnn_aot.cache.toolchain import DSL_MIN
@@ -21,6 +21,8 @@ from cudnn_aot.errors import cudnnGraphNotSupportedError
 
 # By which an engine says "not this graph"; every other exception is a fault and propagates.
 DECLINES = (NotImplementedError, cudnnGraphNotSupportedError, ImportError)
+
+Note: TypeAlias = behavior_note | numerical_note
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +50,18 @@ class PlanConfig:
 
 @dataclass(frozen=True, slots=True)
 class Lowering:
-    """What a plan runs: kernels by position, and the launch table that names them by that
-    position.
+    """What a plan runs: kernels and blobs by position, and the launch table that names them by
+    that position.
+
+    Attributes:
+        blobs: plans of another library as bytes, which are made here and not by a compile worker.
+        requirements: the least machine that runs the blobs; kernels say theirs when compiled.
     """
 
     kernels: tuple[KernelSpec, ...]
     table: dict[str, Any] = field(hash=False)
+    blobs: tuple[bytes, ...] = field(default=(), repr=False)
+    requirements: dict[str, Any] = field(default_factory=dict, hash=False)
 
 
 class Engine:
@@ -62,13 +70,17 @@ class Engine:
     Attributes:
         name: that of the manifest's slot.
         caps: what it takes. A graph is supported when one of the rows takes it.
-        dsl_min: lowest version of the CuTe DSL that compiles its kernels.
-        behavior_notes, numerical_notes: by which a program selects and deselects plans.
+        dsl_min: lowest version of the CuTe DSL that compiles its kernels; None where it has none.
+        behavior_notes, numerical_notes: by which a program selects and deselects plans; those of
+            all its plans, unless `notes` says otherwise.
+        tells_numerical_notes: whether its numerical notes are known. Where they are not, a rule
+            about one excludes its plans, whichever way the rule goes.
     """
 
-    name: ClassVar[str]
+    name: str
     caps: ClassVar[tuple[Capability[Any], ...]]
-    dsl_min: ClassVar[str] = DSL_MIN
+    dsl_min: ClassVar[str | None] = DSL_MIN
+    tells_numerical_notes: ClassVar[bool] = True
     behavior_notes: ClassVar[frozenset[behavior_note]] = frozenset()
     numerical_notes: ClassVar[frozenset[numerical_note]] = frozenset()
 
@@ -84,6 +96,14 @@ class Engine:
     def lower(self, facts: Any, knobs: Any, target: Target) -> Lowering | Refusal:
         """Kernels and launch table for one config; pure, compiles nothing."""
         raise NotImplementedError
+
+    def notes(self, knobs: Any) -> frozenset[Note]:
+        """The notes of the plan with these knobs.
+
+        Raises:
+            cudnnGraphNotSupportedError: the plan has to be made to know them, and cannot be.
+        """
+        return frozenset({*self.behavior_notes, *self.numerical_notes})
 
     def knobs_to_public(self, knobs: Any) -> dict[knob_type, int]:
         """The engine's knob record in the public vocabulary; ``{}`` when it has no knobs."""

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 from cudnn_aot.compiler.graph.enums import behavior_note, numerical_note
-from cudnn_aot.compiler.planning.engine import Engine
+from cudnn_aot.compiler.planning.engine import Engine, Note
 from cudnn_aot.errors import UsageError
-
-Note: TypeAlias = behavior_note | numerical_note
 
 
 @dataclass(slots=True)
@@ -23,34 +20,37 @@ class Exclusions:
     selected: set[Note] = field(default_factory=set)
 
     def why_excluded(
-        self, engines: Sequence[Engine], workspace_bytes: Callable[[], int]
+        self,
+        engines: Sequence[Engine],
+        notes: Callable[[], Set[Note]],
+        workspace_bytes: Callable[[], int],
     ) -> str | None:
         """The rule that a plan of these engines falls under, in a sentence; None for none.
 
-        ``workspace_bytes`` is asked for what the plan may need only where that is limited.
+        The plan's notes, and what workspace it may need, are asked for only where a rule is about
+        them: it may have to be made to know them.
         """
         for engine in engines:
             if engine.name in self.engines:
                 return f"engine {engine.name} is deselected"
-        notes = notes_of(engines)
-        for note in _in_order(notes & self.deselected):
-            return f"{_kind(note)} {note.name} is deselected"
-        for note in _in_order(self.selected - notes):
-            return f"{_kind(note)} {note.name} is selected and it lacks that"
+        for note in _in_order(self.selected | self.deselected):
+            if isinstance(note, behavior_note):
+                continue
+            for engine in engines:
+                if not engine.tells_numerical_notes:
+                    rule = "deselected" if note in self.deselected else "selected"
+                    return f"{_kind(note)} {note.name} is {rule} and {engine.name} tells none"
+        if self.selected or self.deselected:
+            has = notes()
+            for note in _in_order(has & self.deselected):
+                return f"{_kind(note)} {note.name} is deselected"
+            for note in _in_order(self.selected - has):
+                return f"{_kind(note)} {note.name} is selected and it lacks that"
         if self.workspace_bytes is not None:
             needed = workspace_bytes()
             if needed > self.workspace_bytes:
                 return f"it may need {needed} bytes of workspace, more than {self.workspace_bytes}"
         return None
-
-
-def notes_of(engines: Iterable[Engine]) -> set[Note]:
-    """The notes of a plan of these engines."""
-    notes: set[Note] = set()
-    for engine in engines:
-        notes |= engine.behavior_notes
-        notes |= engine.numerical_notes
-    return notes
 
 
 def checked_notes(notes: Iterable[Note]) -> set[Note]:

@@ -22,6 +22,9 @@ RESERVED_IDS = range(10_000, 20_000)
 FIRST_ENGINE_ID = 20_000
 FAMILY_BLOCK = 100
 
+# The sides of a plan list; what each makes is stored apart. Unranked, they come in this order.
+PROVIDERS = ("native", "cudnn")
+
 OPT_IN_VARIABLE = "CUDNN_AOT_OPT_IN_ENGINES"
 _ON = ("1", "true", "yes", "on")
 _OFF = ("", "0", "false", "no", "off")
@@ -115,6 +118,25 @@ def engine_for_id(engine_id: int) -> tuple[Family, EngineSlot]:
             if family.engine_id(slot) == engine_id:
                 return family, slot
     raise KeyError(engine_id)
+
+
+def provider_of(engine_id: int) -> str:
+    """Whose engine has this id."""
+    return "cudnn" if engine_id in BACKEND_IDS else "native"
+
+
+def check_providers(names: Iterable[str]) -> tuple[str, ...]:
+    """The names, each once.
+
+    Raises:
+        UsageError: one is unknown, or there is none.
+    """
+    given = tuple(dict.fromkeys(names))
+    unknown = [name for name in given if name not in PROVIDERS]
+    if unknown or not given:
+        got = repr(unknown[0]) if unknown else "none"
+        raise UsageError(f"engines: got {got}, want one or more of {', '.join(PROVIDERS)}")
+    return given
 
 
 def opted_in() -> frozenset[str] | None:

@@ -19,10 +19,11 @@ from cudnn_aot.compiler.planning.engine import (
     DECLINES,
     Engine,
     Lowering,
+    Note,
     PlanConfig,
     Refusal,
 )
-from cudnn_aot.compiler.planning.exclusions import Exclusions, Note, checked_notes, notes_of
+from cudnn_aot.compiler.planning.exclusions import Exclusions, checked_notes
 from cudnn_aot.compiler.planning.facts import facts_for
 from cudnn_aot.compiler.planning.knobs import plan_name
 from cudnn_aot.compiler.planning.ranges import (
@@ -60,7 +61,9 @@ class PlannedRange:
 class Planned:
     """A lowered plan: who serves the graph, with which knobs, and what it runs.
 
-    With ``ranges``, engine and knobs are those of the first one.
+    With ``ranges``, engine and knobs are those of the first one. Blobs and requirements are those
+    of its `Lowering`; of a plan that was read from a record, they are in the record alone. Notes
+    are None where the record has none of them.
     """
 
     engine_id: int
@@ -69,6 +72,9 @@ class Planned:
     kernels: tuple[KernelSpec, ...]
     table: dict[str, Any] = field(hash=False)
     ranges: tuple[PlannedRange, ...] = ()
+    blobs: tuple[bytes, ...] = field(default=(), repr=False)
+    requirements: dict[str, Any] = field(default_factory=dict, hash=False)
+    notes: frozenset[Note] | None = None
 
 
 class Backend(Protocol):
@@ -79,7 +85,8 @@ class Backend(Protocol):
     ) -> Mapping[heur_mode, Sequence[PlanConfig]] | Refusal:
         """The plans that each mode finds, or why there can be none.
 
-        Their ids are cuDNN's. OPENSOURCE finds at most the one that leaves the choice to cuDNN.
+        Their ids are cuDNN's. OPENSOURCE finds at most the one that leaves the choice to cuDNN,
+        where a plan can be made of that.
         """
         ...
 
@@ -101,9 +108,13 @@ class PlanList:
         modes: heuristic modes, in the order in which their plans are listed.
         backend: asked for plans of its own; None leaves it out.
         tuning: measured plans, which come before those that the heuristics rank.
-        engines: names of the engines that may serve; None for all that the manifest offers.
-        lowered: plans that were lowered before, of this graph and target. They are in the list,
-            and engines are listed even where the compiler that the others need is missing.
+        engines: names of our engines that may serve; None for all that the manifest offers. With
+            none at all our side is left out, its reasons too.
+        lowered: plans that were lowered before, of this graph and target. They are in the list;
+            with one of ours, engines are listed even where the compiler that the others need is
+            missing.
+        needs_compiler: whether an engine is declined for want of its compiler; else it is listed,
+            and declines when it lowers.
 
     Raises:
         InvalidGraphError, cudnnGraphNotSupportedError: the graph is invalid, or the family's
@@ -121,6 +132,7 @@ class PlanList:
         tuning: Tuning | None = None,
         engines: Iterable[str] | None = None,
         lowered: Sequence[Planned] = (),
+        needs_compiler: bool = True,
     ) -> None:
         self.graph = graph.freeze().canonical()
         self.target = target
@@ -137,7 +149,8 @@ class PlanList:
         self._of_backend: dict[int, Engine] = {}
         self._excluded = Exclusions()
         self._lowered: dict[Entry, Planned] = {}
-        self._needs_compiler = not lowered
+        held = any(manifest.provider_of(planned.engine_id) == "native" for planned in lowered)
+        self._needs_compiler = needs_compiler and not held
         self._lacks_modules = False  # of this installation, for which an engine declined
         self.selected: int | None = None
         self._analyze(None if engines is None else frozenset(engines))
@@ -185,12 +198,12 @@ class PlanList:
 
     def behavior_notes(self, index: int) -> list[behavior_note]:
         """The notes of a plan, in the order of their numbers."""
-        notes = [n for n in notes_of(self._engines_of(index)) if isinstance(n, behavior_note)]
+        notes = [n for n in self._notes(index) if isinstance(n, behavior_note)]
         return sorted(notes, key=lambda note: note.value)
 
     def numerical_notes(self, index: int) -> list[numerical_note]:
         """The notes of a plan, in the order of their numbers."""
-        notes = [n for n in notes_of(self._engines_of(index)) if isinstance(n, numerical_note)]
+        notes = [n for n in self._notes(index) if isinstance(n, numerical_note)]
         return sorted(notes, key=lambda note: note.value)
 
     def workspace_bytes(self, index: int) -> int:
@@ -262,10 +275,14 @@ class PlanList:
         """The exclusion that a plan falls under, in a sentence; None for a plan that may be built.
 
         Raises:
-            cudnnGraphNotSupportedError: workspace is limited and the plan's engine declines.
+            cudnnGraphNotSupportedError: workspace or notes are limited and the plan's engine
+                declines.
         """
-        engines = self._engines_of(index)
-        return self._excluded.why_excluded(engines, lambda: self.workspace_bytes(index))
+        return self._excluded.why_excluded(
+            self._engines_of(index),
+            lambda: self._notes(index),
+            lambda: self.workspace_bytes(index),
+        )
 
     # Lowering.
 
@@ -327,6 +344,8 @@ class PlanList:
     # What follows is not part of the interface.
 
     def _analyze(self, wanted: frozenset[str] | None) -> None:
+        if wanted is not None and not wanted:
+            return
         family = self.family
         if family is None:
             self.reasons.append("no engine family serves this combination of ops")
@@ -367,7 +386,7 @@ class PlanList:
             return self._reason(decline)
         if refusal is not None:
             return refusal.reason
-        missing = why_no_dsl(engine.dsl_min) if self._needs_compiler else None
+        missing = _why_no_compiler(engine) if self._needs_compiler else None
         if missing is None:
             self._engines[engine_id] = engine
         else:
@@ -408,7 +427,7 @@ class PlanList:
         return entries
 
     def _ask_backend(self) -> Mapping[heur_mode, Sequence[PlanConfig]]:
-        if self._backend is None:
+        if self._backend is None or not self.modes:
             return {}
         try:
             found = self._backend.entries(self.graph, self.target, self.modes)
@@ -479,6 +498,15 @@ class PlanList:
         ids = dict.fromkeys(config.engine_id for config in _configs(self.entry(index)))
         return [self._engine(engine_id) for engine_id in ids]
 
+    def _notes(self, index: int) -> frozenset[Note]:
+        entry = self.entry(index)
+        if entry in self._lowered and (notes := self._lowered[entry].notes) is not None:
+            return notes
+        return frozenset().union(*(self._notes_of(config) for config in _configs(entry)))
+
+    def _notes_of(self, config: PlanConfig) -> frozenset[Note]:
+        return self._engine(config.engine_id).notes(config.knobs)
+
     def _public(self, config: PlanConfig) -> PublicKnobs:
         return self._engine(config.engine_id).knobs_to_public(config.knobs)
 
@@ -507,7 +535,7 @@ class PlanList:
 
     def _lower(self, config: PlanConfig, facts: Any) -> Planned:
         engine = self._engine(config.engine_id)
-        missing = why_no_dsl(engine.dsl_min)
+        missing = _why_no_compiler(engine)
         if missing is not None:
             raise cudnnGraphNotSupportedError(missing, [missing])
         lowering = engine.lower(facts, config.knobs, self.target)
@@ -519,6 +547,9 @@ class PlanList:
             self._named_knobs(config),
             lowering.kernels,
             lowering.table,
+            blobs=lowering.blobs,
+            requirements=lowering.requirements,
+            notes=engine.notes(config.knobs),
         )
 
     def _lower_ranges(self, ranges: Ranges) -> Planned:
@@ -538,7 +569,13 @@ class PlanList:
             for part, p in parts
         )
         return Planned(
-            first.engine_id, first.engine_name, first.knobs, merged.kernels, merged.table, planned
+            first.engine_id,
+            first.engine_name,
+            first.knobs,
+            merged.kernels,
+            merged.table,
+            planned,
+            notes=frozenset().union(*(p.notes or () for _, p in parts)),
         )
 
     def _lower_range(self, part: Range) -> Planned:
@@ -576,6 +613,10 @@ def _declined(decline: BaseException, where: str = "") -> cudnnGraphNotSupported
     """A decline of any type as the one that callers catch."""
     reason = decline_reason(decline)
     return cudnnGraphNotSupportedError(where + reason, [reason])
+
+
+def _why_no_compiler(engine: Engine) -> str | None:
+    return None if engine.dsl_min is None else why_no_dsl(engine.dsl_min)
 
 
 def _is_ours(entry: Entry) -> bool:

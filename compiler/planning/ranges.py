@@ -93,7 +93,7 @@ def merge(lowered: Sequence[tuple[Range, Lowering]], symbols: Mapping[str, Symbo
     extents cannot break.
 
     Raises:
-        ValueError: the tables describe different operands or devices.
+        ValueError: the tables describe different operands or devices, or run blobs.
     """
     kernels: list[KernelSpec] = []
     checks: list[Json] = []
@@ -102,6 +102,8 @@ def merge(lowered: Sequence[tuple[Range, Lowering]], symbols: Mapping[str, Symbo
     first = lowered[0][1].table
     for _, lowering in lowered:
         table = lowering.table
+        if lowering.blobs:
+            raise ValueError("a plan made of ranges runs kernels alone")
         if any(table.get(name) != first.get(name) for name in ("version", "device", "operands")):
             raise ValueError("the ranges of one plan have tables of different operands")
         for name, expr in table.get("let", {}).items():

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from cudnn_aot.cache.canonical import canonical_bytes
+from cudnn_aot.cache.canonical import canonical_bytes, sha256_hex
 from cudnn_aot.cache.compile import CompilerPool, KernelEntry, compile_cached, stored_kernel
 from cudnn_aot.cache.spec import KernelSpec
 from cudnn_aot.cache.writer import StoreWriter
@@ -19,6 +20,7 @@ from cudnn_aot.compiler.build.jobs import auto_jobs
 from cudnn_aot.compiler.formats import graph_json
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.planning.plan_list import Planned
+from cudnn_aot.compiler.planning.providers import provider_order
 from cudnn_aot.compiler.program.built import StoredPlan
 from cudnn_aot.compiler.program.layers import OVERLAY_VARIABLE, Layers
 from cudnn_aot.compiler.target.target import Target
@@ -59,27 +61,36 @@ class Builder:
             found |= self._compile(list(missing.values()))
         entries = [entry for spec in planned.kernels if (entry := found[spec.key])]
         record = records.plan_record(self._graph.key(), self._target.name, planned, entries)
-        return StoredPlan(record, planned, self._layers.blob)
+        return StoredPlan(record, planned, self._blob_reader(planned.blobs))
 
-    def publish(self, stored: StoredPlan, plan_key: str) -> None:
-        """Let the overlay say that this is the graph's plan under a plan key.
+    def publish(self, stored: StoredPlan, provider: str, plan_key: str) -> None:
+        """Let the overlay say that this is a provider's plan of the graph under a plan key.
 
-        It gets the kernels that only the base has, too, so that it is whole by itself. Where it
-        cannot be written the plan is as good without it.
+        It gets the blobs, and the kernels that only the base has, so that it is whole by itself.
+        Where it cannot be written the plan is as good without it.
         """
+        order = provider_order(self._graph, self._target)
         try:
             writer = self._writer()
             for spec in stored.planned.kernels:
                 self._copy(spec.key, writer)
+            for blob in stored.record.get("blobs", ()):
+                writer.put_blob(stored.read_blob(blob["blob"]))
             record_blob = writer.put_blob(canonical_bytes(stored.record))
             graph_blob = writer.put_blob(graph_json.dumps(self._graph).encode())
             made = records.provider(plan_key, [record_blob])
-            change = partial(records.with_provider, graph_blob, "native", made)
+            change = partial(records.with_provider, graph_blob, order, provider, made)
             writer.update_pointer(self._target.name, self._graph.key(), change)
         except NotReproducibleError:
             raise
         except StoreError:
             return
+
+    def _blob_reader(self, blobs: Sequence[bytes]) -> Callable[[str], bytes]:
+        """What gives a plan's bytes by digest: those made here, and those of the layers."""
+        made = {sha256_hex(blob): blob for blob in blobs}
+        layers = self._layers
+        return lambda digest: made[digest] if digest in made else layers.blob(digest)
 
     def _stored(self, key: str) -> KernelEntry | None:
         for reader in self._layers.readers():

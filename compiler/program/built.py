@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cudnn_aot.cache.spec import KernelSpec
+from cudnn_aot.compiler.graph.enums import behavior_note, numerical_note
 from cudnn_aot.compiler.graph.graph import Graph
+from cudnn_aot.compiler.planning.engine import Note
 from cudnn_aot.compiler.planning.plan_list import Planned, PlannedRange
 from cudnn_aot.runtime.plan import Plan
 
@@ -74,4 +76,9 @@ def planned_of(record: Mapping[str, Any], specs: Sequence[Mapping[str, Any]]) ->
             )
             for part in record.get("ranges", ())
         ),
+        notes=frozenset(map(_note, record["notes"])) if "notes" in record else None,
     )
+
+
+def _note(name: str) -> Note:
+    return behavior_note[name] if name in behavior_note.__members__ else numerical_note[name]

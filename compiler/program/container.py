@@ -1,11 +1,12 @@
 """A built plan as one value of bytes: the graph, the plan record, and the kernels.
 
     magic, 16 bytes | SHA-256 of the header, 32 bytes | length of the header, 8 bytes, little end
-    first | header, canonical JSON | the kernels' bytes, one after the other
+    first | header, canonical JSON | the blobs, one after the other
 
 Header: ``format``, ``graph`` (its JSON text), ``target`` (the descriptor), ``record``, ``specs``
-(of the record's kernels, in order) and ``blobs`` (``[sha256, bytes]`` in order; none if the kernels
-were left out). Every byte is covered by a digest. Digests find damage; they do not say who made it.
+(of the record's kernels, in order) and ``blobs`` (``[sha256, bytes]`` in order): the kernels,
+unless they were left out, and the plans of another library. Every byte is covered by a digest.
+Digests find damage; they do not say who made it.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ class Container:
     """What one value of bytes holds, checked but for the graph's text.
 
     Attributes:
-        blobs: kernels by digest, empty if they were left out.
+        blobs: kernels and plans of another library by digest; without the kernels if they were
+            left out.
     """
 
     graph: str
@@ -41,6 +43,11 @@ class Container:
     record: Mapping[str, Any] = field(hash=False)
     planned: Planned
     blobs: Mapping[str, bytes] = field(hash=False)
+
+    @property
+    def has_kernels(self) -> bool:
+        """Whether it needs nothing of a store or the compiler."""
+        return all(kernel["blob"] in self.blobs for kernel in self.record["kernels"])
 
     def blob(self, digest: str) -> bytes:
         try:
@@ -51,8 +58,9 @@ class Container:
 
 def pack(graph: Graph, target: Target, stored: StoredPlan, include_kernels: bool = True) -> bytes:
     """A plan as bytes; equal plans give equal bytes."""
-    digests = dict.fromkeys(kernel["blob"] for kernel in stored.record["kernels"])
-    blobs = {digest: stored.read_blob(digest) for digest in digests} if include_kernels else {}
+    kernels = stored.record["kernels"] if include_kernels else []
+    parts = [*kernels, *stored.record.get("blobs", ())]
+    blobs = {digest: stored.read_blob(digest) for digest in (part["blob"] for part in parts)}
     header = canonical_bytes(
         {
             "format": FORMAT,

@@ -60,14 +60,16 @@ class Layers:
                 continue
         raise NotInStoreError(f"blob {digest} is in no store ({self})")
 
-    def find(self, target: str, graph_key: str, plan_key: str) -> StoredPlan | None:
-        """The best stored plan of a graph, made under a plan key.
+    def find(
+        self, target: str, graph_key: str, plan_key: str, provider: str = "native"
+    ) -> StoredPlan | None:
+        """The best stored plan of a provider for a graph, made under a plan key.
 
         Its kernels' sources must be today's. The tools that compiled them need not be here.
         """
         for reader in self.readers():
             try:
-                held = providers_of(reader.pointer(target, graph_key))["native"]
+                held = providers_of(reader.pointer(target, graph_key))[provider]
                 if held["plan_key"] != plan_key or not held["records"]:
                     continue
                 record = json.loads(self.blob(held["records"][0]))
@@ -76,6 +78,8 @@ class Layers:
                 if (record["graph_key"], record["target"]) != (graph_key, target):
                     continue
                 specs = [self._spec(kernel) for kernel in record["kernels"]]
+                for blob in record.get("blobs", ()):
+                    self.blob(blob["blob"])  # there and whole
                 return StoredPlan(record, planned_of(record, specs), self.blob)
             except (StoreError, CompileError, KeyError, IndexError, TypeError, ValueError):
                 continue

@@ -2,7 +2,8 @@
 
 The list and its rules are those of `PlanList`; this class adds what building means here. A plan
 that a store holds under today's plan key is used as it is: nothing is planned or compiled, and no
-engine is imported, unless the program asks for the list. Safe to use from many threads.
+engine is imported, unless the program asks for the list, or for plans of cuDNN's, too: then the
+family ranks the two. Safe to use from many threads.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from typing import TYPE_CHECKING, Any
 from cudnn_aot.cache.toolchain import why_no_dsl
 from cudnn_aot.compiler.graph.enums import heur_mode
 from cudnn_aot.compiler.graph.graph import Graph
-from cudnn_aot.compiler.planning.engine import DECLINES
+from cudnn_aot.compiler.planning.engine import DECLINES, Refusal
+from cudnn_aot.compiler.planning.manifest import provider_of
 from cudnn_aot.compiler.planning.plan import plan_key
 from cudnn_aot.compiler.planning.plan_list import PlanList, Planned, decline_reason
+from cudnn_aot.compiler.planning.providers import provider_order
 from cudnn_aot.compiler.planning.rank import DEFAULT_MODES
 from cudnn_aot.compiler.program.built import BuiltPlan, StoredPlan, load
 from cudnn_aot.compiler.program.layers import Layers, layers
@@ -25,6 +28,7 @@ from cudnn_aot.compiler.target.target import Target
 from cudnn_aot.errors import SequenceError
 
 if TYPE_CHECKING:
+    from cudnn_aot.compiler.planning.cudnn import Cudnn
     from cudnn_aot.compiler.program.builder import Builder
 
 Exclusion = tuple[str, Any]  # a method of PlanList that excludes plans, and its argument
@@ -37,6 +41,7 @@ class Program:
         modes: heuristic modes of the list; none for a list of recorded plans alone.
         exclusions: those that were asked for before there was a list.
         stored: a plan that is at hand; without it the stores are looked in.
+        providers: whose plans are listed.
 
     Raises:
         cudnnGraphNotSupportedError: no store holds a plan and there is none to build; it has the
@@ -50,6 +55,7 @@ class Program:
         modes: Sequence[heur_mode],
         exclusions: Sequence[Exclusion] = (),
         stored: StoredPlan | None = None,
+        providers: Sequence[str] = ("native",),
     ) -> None:
         self.graph = graph
         self.target = target
@@ -60,12 +66,14 @@ class Program:
         self._plans: PlanList | None = None
         self._ranked = 0  # how many of the list are there by rank
         self._built: dict[int, BuiltPlan] = {}  # by id of the Planned, which they keep alive
-        self._stored_place: int | None = None
         self.current: BuiltPlan | None = None
-        self._stored = stored
-        if self._stored is None and self._modes:
-            self._stored = self._layers.find(target.name, graph.key(), self._plan_key())
-        if self._stored is None:
+        self._providers = tuple(providers)
+        self._keys: dict[str, str] = {}  # plan keys by provider
+        self._best: StoredPlan | None = stored  # of the graph: what an unrestricted walk finds
+        self._at_hand: list[StoredPlan] = [] if stored is None else [stored]
+        if stored is None and self._modes:
+            self._look_in_stores()
+        if self._best is None:
             _ = self.plans
 
     @property
@@ -84,7 +92,7 @@ class Program:
             return plans.place_of(self.current.stored.planned)
         if plans.selected is not None:
             return plans.selected
-        return self._stored_place or 0
+        return 0 if self._best is None else plans.place_of(self._best.planned)
 
     def exclude(self, exclusion: Exclusion) -> None:
         """Exclude plans; the one in use is given up if it is among them."""
@@ -149,23 +157,55 @@ class Program:
 
     # What follows is not part of the interface.
 
-    def _plan_key(self) -> str:
-        """Under which a stored plan serves: engines here propose the same for every mode but
-        FALLBACK, so that of the default modes, which stores are built with, is what those begin
-        with.
+    def _look_in_stores(self) -> None:
+        """Find what is stored by those who are asked; the best is that of who ranks first."""
+        self._keys = self._plan_keys()
+        graph_key = self.graph.key()
+        found = {
+            name: self._layers.find(self.target.name, graph_key, key, name)
+            for name, key in self._keys.items()
+        }
+        self._at_hand = [stored for stored in found.values() if stored is not None]
+        first = self._providers[0]
+        if len(self._providers) > 1:
+            first = provider_order(self.graph, self.target, self._modes)[0]
+        self._best = found.get(first)
+
+    def _plan_keys(self) -> dict[str, str]:
+        """Under which a stored plan serves, by provider.
+
+        Stores are built with the default modes. Engines here propose the same for every mode but
+        FALLBACK, so what serves those is what a list of others begins with; cuDNN proposes plans
+        of their own for B.
         """
-        is_default = self._modes[0] is not heur_mode.FALLBACK
-        return plan_key(self.graph, self.target, DEFAULT_MODES if is_default else self._modes)
+        keys = {}
+        if "native" in self._providers:
+            is_default = self._modes[0] is not heur_mode.FALLBACK
+            modes = DEFAULT_MODES if is_default else self._modes
+            keys["native"] = plan_key(self.graph, self.target, modes)
+        if "cudnn" in self._providers:
+            is_default = self._modes[0] is heur_mode.A and heur_mode.B not in self._modes
+            modes = DEFAULT_MODES if is_default else self._modes
+            key = _cudnn().key(self.graph, self.target, modes)
+            if not isinstance(key, Refusal):
+                keys["cudnn"] = key
+        return keys
 
     def _list(self) -> PlanList:
-        lowered = () if self._stored is None else (self._stored.planned,)
-        plans = PlanList(self.graph, self.target, self._modes, lowered=lowered)
+        lowered = [stored.planned for stored in self._at_hand]
+        is_listed = any(provider_of(planned.engine_id) == "cudnn" for planned in lowered)
+        plans = PlanList(
+            self.graph,
+            self.target,
+            self._modes,
+            backend=_cudnn() if is_listed or "cudnn" in self._providers else None,
+            engines=None if "native" in self._providers else (),
+            lowered=lowered,
+        )
         for method, argument in self._exclusions:
             getattr(plans, method)(argument)
         self._ranked = len(plans)
-        if self._stored is not None:
-            self._stored_place = plans.place_of(self._stored.planned)
-        elif self._modes and not len(plans):
+        if self._modes and not len(plans):
             raise plans.declined([*plans.reasons, *self._why_not_stored()])
         return plans
 
@@ -179,8 +219,8 @@ class Program:
         ]
 
     def _walk(self) -> BuiltPlan:
-        if self._stored is not None and not self._is_restricted():
-            return self._load(self._stored)
+        if self._best is not None and not self._is_restricted():
+            return self._load(self._best)
         plans = self.plans
         if not len(plans):
             raise SequenceError(
@@ -189,8 +229,10 @@ class Program:
             )
         with self._builder() as builder:
             place, built = plans.walk(lambda planned: self._build(builder, planned))
-            if place < self._ranked and not self._is_restricted():
-                builder.get().publish(built.stored, self._plan_key())
+            is_new = all(built.stored is not stored for stored in self._at_hand)
+            if is_new and place < self._ranked and not self._is_restricted():
+                provider = provider_of(built.stored.planned.engine_id)
+                builder.get().publish(built.stored, provider, self._keys[provider])
             return built
 
     def _is_restricted(self) -> bool:
@@ -204,8 +246,9 @@ class Program:
     def _build(self, builder: _LazyBuilder, planned: Planned) -> BuiltPlan:
         if id(planned) in self._built:
             return self._built[id(planned)]
-        if self._stored is not None and planned is self._stored.planned:
-            return self._load(self._stored)
+        for stored in self._at_hand:
+            if planned is stored.planned:
+                return self._load(stored)
         return self._load(builder.get().build(planned))
 
     def _load(self, stored: StoredPlan) -> BuiltPlan:
@@ -215,6 +258,12 @@ class Program:
 
     def _builder(self, forbid_compile: bool = False) -> _LazyBuilder:
         return _LazyBuilder(self.graph, self.target, self._layers, forbid_compile)
+
+
+def _cudnn() -> Cudnn:
+    from cudnn_aot.compiler.planning.cudnn import this_process
+
+    return this_process()
 
 
 class _LazyBuilder:

@@ -34,6 +34,9 @@ class pygraph(Graph):  # noqa: N801  (the name that programs use)
         handle: names the stream of calls that are given no handle.
         target: name of the target to plan for, or path of a descriptor. Without it
             ``CUDNN_AOT_TARGET`` says, else the current CUDA device.
+        engines: whose plans are listed, ``"native"`` and ``"cudnn"``. Without it
+            ``CUDNN_AOT_ENGINES`` says, else native ones alone: then the list does not depend on
+            the machine.
 
     The other arguments are those of `Graph`.
     """
@@ -56,6 +59,7 @@ class pygraph(Graph):  # noqa: N801  (the name that programs use)
         is_cuda_graph_replay_expected: bool = False,
         symbols: Mapping[str, Symbol | Mapping[str, Any]] | None = None,
         target: str | None = None,
+        engines: Sequence[str] | None = None,
     ) -> None:
         super().__init__(
             name,
@@ -69,6 +73,7 @@ class pygraph(Graph):  # noqa: N801  (the name that programs use)
         )
         self._handle = handle
         self._target = target
+        self._providers = engines
         self._modes: Sequence[heur_mode] | None = None  # that a decorator asked for
         self._exclusions: list[tuple[str, Any]] = []
         self._program: Program | None = None
@@ -141,7 +146,7 @@ class pygraph(Graph):  # noqa: N801  (the name that programs use)
         return [] if self._program is None else list(self._program.plans.entries)
 
     def backend_plan_entries(self) -> list[Entry]:
-        """The plans of cuDNN's own engines that are in the list."""
+        """The plans of cuDNN's own engines that are in the list; none unless it was asked."""
         from cudnn_aot.compiler.planning.engine import PlanConfig
         from cudnn_aot.compiler.planning.manifest import BACKEND_IDS
 
@@ -336,7 +341,8 @@ class pygraph(Graph):  # noqa: N801  (the name that programs use)
         """The plan in use with its graph and kernels, as a list of byte values or as bytes.
 
         Args:
-            include_kernels: else `deserialize` takes them from a store, or compiles them.
+            include_kernels: else `deserialize` takes them from a store, or compiles them. A plan
+                of cuDNN's is always included.
 
         Raises:
             SequenceError: no plan is built.
@@ -401,11 +407,13 @@ class pygraph(Graph):  # noqa: N801  (the name that programs use)
         if self._program is not None:
             self.begin_planning()  # says what is wrong
         from cudnn_aot.compiler.program.program import Program
+        from cudnn_aot.compiler.program.providers import choose_providers
         from cudnn_aot.compiler.program.targets import choose_target
 
         target = choose_target(self._target)
         self.freeze()
-        program = Program(self, target, modes, self._exclusions)
+        providers = choose_providers(self._providers)
+        program = Program(self, target, modes, self._exclusions, providers=providers)
         self.begin_planning()
         self._program = program
 
@@ -414,7 +422,7 @@ class pygraph(Graph):  # noqa: N801  (the name that programs use)
         from cudnn_aot.compiler.program.program import Program
 
         self.begin_planning()
-        if held.blobs or not held.planned.kernels:
+        if held.has_kernels:
             stored = StoredPlan(held.record, held.planned, held.blob)
             self._program = Program(self, held.target, (), self._exclusions, stored)
             self._program.build()

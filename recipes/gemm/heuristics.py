@@ -68,6 +68,9 @@ def recommend(
 ) -> list[PlanConfig | Ranges]:
     """Ranked plan entries for mode ``kind`` (``"A"`` or ``"FALLBACK"``), for the offered engine
     ids only.
+
+    There is no marker for the backend's plans among them, so ours come first: no cell was timed
+    beside cuDNN's yet. A cell that is found slower puts its plans behind the marker.
     """
     plans: list[PlanConfig | Ranges] = []
     for engine_id in offered:

@@ -6,72 +6,37 @@ A stand-in answers for cuDNN; that its plans run is seen in tests/gpu.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from cli_process import run_cli, tree_digest
+from cudnn_stand_in import ABSENT, FOUND, NOTE, CudnnStandIn
 
 from cudnn_aot import runtime
 from cudnn_aot.cache.layout import providers_of
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.cache.writer import StoreWriter
-from cudnn_aot.compiler.build import backend as building
 from cudnn_aot.compiler.build import driver, records
 from cudnn_aot.compiler.build.summary import BuildSummary, Status
-from cudnn_aot.compiler.graph.graph import Graph
-from cudnn_aot.compiler.graph.instantiate import instantiate
 from cudnn_aot.compiler.planning import backend as planning
-from cudnn_aot.compiler.planning.backend import Backend, BackendEntry, BackendPlan, Device
-from cudnn_aot.compiler.planning.engine import Refusal
+from cudnn_aot.compiler.planning.rank import BACKEND
 from cudnn_aot.errors import (
     NotInStoreError,
     RequirementError,
     UsageError,
     cudnnGraphNotSupportedError,
 )
+from cudnn_aot.recipes.gemm import heuristics
 
-FOUND = Backend(SimpleNamespace(), None, "9.19.0", "1.32.0", Device((9, 0), 132, 13010))
-ABSENT = Refusal("cuDNN makes plans on a GPU host only: this one has no libcuda.so.1")
-
-
-def concrete(graph: Graph) -> Graph:
-    """The graphs of the store are symbolic, which cuDNN itself would decline."""
-    return instantiate(graph, {name: symbol.planned for name, symbol in graph.symbols.items()})
-
-
-class Cudnn:
-    """What a build asks, answered."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.found: Backend | Refusal = FOUND
-        self.entries: list[BackendEntry] | Refusal = [
-            BackendEntry(3, (), "A", "eng3", 0),
-            BackendEntry(4, (("KERNEL_CFG", 3),), "A", "eng4_k24=3", 1),
-        ]
-        self.declines = {3}
-        self.asked = 0
-        monkeypatch.setattr(driver, "find_backend", lambda target: self.found)
-        monkeypatch.setattr(planning, "entries_of", self._entries)
-        monkeypatch.setattr(planning, "plan_of", self._plan)
-        table = planning.backend_table
-        monkeypatch.setattr(planning, "backend_table", lambda g, p: table(concrete(g), p))
-
-    def _entries(self, found: Any, graph: Any) -> Any:
-        self.asked += 1
-        return self.entries
-
-    def _plan(self, found: Any, graph: Any, engine: int, knobs: dict[str, int]) -> Any:
-        if engine in self.declines:
-            return Refusal(f"engine {engine}: not for this graph")
-        uids = tuple(sorted(t.uid for t in graph.tensors.values() if not t.is_virtual))
-        return BackendPlan(engine, tuple(knobs.items()), "eng4", b"blob", uids, 0, ("NOTE",))
+ORDER = ("native", "cudnn")
+BLOB = b"engine 4 {'KERNEL_CFG': 3}"
 
 
 @pytest.fixture
-def cudnn(monkeypatch: pytest.MonkeyPatch) -> Cudnn:
-    return Cudnn(monkeypatch)
+def cudnn(monkeypatch: pytest.MonkeyPatch) -> CudnnStandIn:
+    return CudnnStandIn(monkeypatch)
 
 
 def build(graphs: list[Path], store: Path, *engines: str) -> BuildSummary:
@@ -92,7 +57,7 @@ def statuses(summary: BuildSummary) -> list[tuple[str, str, str]]:
 
 
 def test_cudnn_adds_its_plans_to_a_store(
-    store_copy: Path, graph_files: list[Path], cudnn: Cudnn
+    store_copy: Path, graph_files: list[Path], cudnn: CudnnStandIn
 ) -> None:
     before = pointers(store_copy)
     summary = build(graph_files, store_copy, "cudnn")
@@ -100,7 +65,7 @@ def test_cudnn_adds_its_plans_to_a_store(
     assert summary.exit_code() == 0
     (up, _) = summary.graphs
     assert (up.engine, up.knobs, up.kernels) == ("cudnn.eng4", {"KERNEL_CFG": 3}, ())
-    assert [size for _, size in up.blobs] == [4] and up.to_json()["provider"] == "cudnn"
+    assert [size for _, size in up.blobs] == [len(BLOB)] and up.to_json()["provider"] == "cudnn"
     for name, pointer in pointers(store_copy).items():
         native = before[name]["providers"]["native"]
         assert pointer["providers"]["native"] == native
@@ -109,16 +74,16 @@ def test_cudnn_adds_its_plans_to_a_store(
         record = json.loads(StoreReader(store_copy).blob(pointer["records"][1]))
         assert record["engine"] == {"id": 4, "name": "cudnn.eng4"}
         assert record["requirements"]["cudnn"] == "9.19.0"
-        assert record["backend"]["mode"] == "A" and record["backend"]["notes"] == ["NOTE"]
-        assert StoreReader(store_copy).blob(record["blobs"][0]["blob"]) == b"blob"
+        assert record["knobs"] == {"KERNEL_CFG": 3} and record["notes"] == [NOTE]
+        assert StoreReader(store_copy).blob(record["blobs"][0]["blob"]) == BLOB
 
     again = build(graph_files, store_copy, "cudnn", "native")
     assert {status for _, _, status in statuses(again)} == {"cached"} and len(again.graphs) == 4
-    assert again.files_written == 0 and cudnn.asked == 2
+    assert again.files_written == 0 and len(cudnn.asked) == 2
 
 
 def test_a_native_build_keeps_cudnn_s_plans(
-    tmp_path: Path, graph_files: list[Path], cudnn: Cudnn
+    tmp_path: Path, graph_files: list[Path], cudnn: CudnnStandIn
 ) -> None:
     store = tmp_path / "store"
     build(graph_files[:1], store, "cudnn")
@@ -130,8 +95,27 @@ def test_a_native_build_keeps_cudnn_s_plans(
     assert both["records"][1] == first["records"][0]  # native first
 
 
+@pytest.mark.parametrize("first", [("native", "cudnn"), ("cudnn", "native")])
+def test_the_family_s_marker_orders_the_records(
+    tmp_path: Path,
+    graph_files: list[Path],
+    cudnn: CudnnStandIn,
+    monkeypatch: pytest.MonkeyPatch,
+    first: tuple[str, str],
+) -> None:
+    """Whoever is built first."""
+    ours = heuristics.recommend
+    monkeypatch.setattr(heuristics, "recommend", lambda *asked: [BACKEND, *ours(*asked)])
+    store = tmp_path / "store"
+    for provider in first:
+        build(graph_files[:1], store, provider)
+    pointer = pointers(store)["up"]
+    parts = pointer["providers"]
+    assert pointer["records"] == [*parts["cudnn"]["records"], *parts["native"]["records"]]
+
+
 def test_a_builder_without_cudnn_changes_nothing(
-    store_copy: Path, graph_files: list[Path], cudnn: Cudnn
+    store_copy: Path, graph_files: list[Path], cudnn: CudnnStandIn
 ) -> None:
     build(graph_files, store_copy, "cudnn")
     cudnn.found = ABSENT
@@ -147,38 +131,41 @@ def test_a_builder_without_cudnn_changes_nothing(
 
 
 def test_a_graph_that_cudnn_declines(
-    store_copy: Path, graph_files: list[Path], cudnn: Cudnn
+    store_copy: Path, graph_files: list[Path], cudnn: CudnnStandIn
 ) -> None:
     cudnn.declines = {3, 4}
     summary = build(graph_files[:1], store_copy, "cudnn")
-    reasons = ("engine 3: not for this graph", "engine 4: not for this graph")
+    reasons = (
+        "cudnn.eng3: not for this graph",
+        "cudnn.eng4[KERNEL_CFG=3]: not for this graph",
+    )
     assert summary.graphs[0].reasons == reasons and summary.exit_code() == 3
     pointer = pointers(store_copy)["up"]
     assert pointer["status"] == "built" and len(pointer["records"]) == 1
     assert pointer["reasons"] == [f"cudnn: {reason}" for reason in reasons]
     again = build(graph_files[:1], store_copy, "cudnn")
-    assert again.graphs[0].reasons == reasons and cudnn.asked == 1
+    assert again.graphs[0].reasons == reasons and len(cudnn.asked) == 1
     store = runtime.open(store_copy)
     assert store.plan("up").engine == "gemm.host.blocked"
-    with pytest.raises(cudnnGraphNotSupportedError, match="engine 4: not for this graph"):
+    with pytest.raises(cudnnGraphNotSupportedError, match=r"KERNEL_CFG=3\]: not for this graph"):
         store.plan("up", provider="cudnn")
     with pytest.raises(NotInStoreError, match="no plan of 'cudnn' for 'down'; .* of: native"):
         store.plan("down", provider="cudnn")
 
 
 def test_another_cudnn_makes_its_plans_anew(
-    store_copy: Path, graph_files: list[Path], cudnn: Cudnn
+    store_copy: Path, graph_files: list[Path], cudnn: CudnnStandIn
 ) -> None:
     build(graph_files, store_copy, "cudnn")
-    cudnn.found = Backend(SimpleNamespace(), None, "9.20.0", "1.32.0", FOUND.device)
+    cudnn.found = replace(FOUND, version="9.20.0")
     assert {s for _, _, s in statuses(build(graph_files, store_copy, "cudnn"))} == {"built"}
-    assert cudnn.asked == 4
+    assert len(cudnn.asked) == 4
 
 
 def test_an_error_of_cudnn_fails_its_row_alone(
     store_copy: Path,
     graph_files: list[Path],
-    cudnn: Cudnn,
+    cudnn: CudnnStandIn,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("CUDNN_AOT_DEBUG", raising=False)
@@ -186,14 +173,14 @@ def test_an_error_of_cudnn_fails_its_row_alone(
     def fails(*args: Any) -> Any:
         raise RuntimeError("CUDNN_STATUS_INTERNAL_ERROR")
 
-    monkeypatch.setattr(building.planning, "entries_of", fails)
+    monkeypatch.setattr(planning, "entries_of", fails)
     summary = build(graph_files[:1], store_copy, "native", "cudnn")
     assert [r.status for r in summary.graphs] == [Status.CACHED, Status.FAILED]
     assert "INTERNAL_ERROR" in summary.graphs[1].reasons[0] and summary.exit_code() == 1
 
 
 def test_a_damaged_blob_is_made_again(
-    store_copy: Path, graph_files: list[Path], cudnn: Cudnn
+    store_copy: Path, graph_files: list[Path], cudnn: CudnnStandIn
 ) -> None:
     summary = build(graph_files[:1], store_copy, "cudnn")
     ((blob, _),) = summary.graphs[0].blobs
@@ -210,7 +197,7 @@ def test_a_damaged_blob_is_made_again(
 def test_a_plan_of_cudnn_needs_it_before_anything_loads(
     store_copy: Path,
     graph_files: list[Path],
-    cudnn: Cudnn,
+    cudnn: CudnnStandIn,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     build(graph_files[:1], store_copy, "cudnn")
@@ -223,7 +210,9 @@ def test_a_plan_of_cudnn_needs_it_before_anything_loads(
     assert len(read) == 1  # the record
 
 
-def test_what_ls_and_show_say(store_copy: Path, graph_files: list[Path], cudnn: Cudnn) -> None:
+def test_what_ls_and_show_say(
+    store_copy: Path, graph_files: list[Path], cudnn: CudnnStandIn
+) -> None:
     build(graph_files[:1], store_copy, "cudnn")
     shown = run_cli("show", "up", "--store", store_copy)
     assert shown.returncode == 0 and "plans        cudnn 1, native 1" in shown.stdout
@@ -236,7 +225,7 @@ def test_what_ls_and_show_say(store_copy: Path, graph_files: list[Path], cudnn: 
 
 
 def test_show_of_a_plan_of_cudnn_s_alone(
-    tmp_path: Path, graph_files: list[Path], cudnn: Cudnn
+    tmp_path: Path, graph_files: list[Path], cudnn: CudnnStandIn
 ) -> None:
     store = tmp_path / "store"
     build(graph_files[:1], store, "cudnn")
@@ -276,7 +265,7 @@ def test_a_pointer_of_before_there_were_providers() -> None:
     native = {"plan_key": "k", "records": ["r"], "reasons": []}
     assert providers_of(old) == {"native": native}
     made = records.provider("c", ["s"])
-    assert records.with_provider("g", "cudnn", made, old) == {
+    assert records.with_provider("g", ORDER, "cudnn", made, old) == {
         "status": "built",
         "records": ["r", "s"],
         "graph": "g",
@@ -301,7 +290,9 @@ def test_two_builders_of_one_graph_lose_nothing(tmp_path: Path) -> None:
         for writer, name in ((one, "native"), (two, "cudnn")):
             part = records.provider(name, [])
             assert writer.update_pointer(
-                "cpu", key, lambda known, n=name, p=part: records.with_provider("g", n, p, known)
+                "cpu",
+                key,
+                lambda known, n=name, p=part: records.with_provider("g", ORDER, n, p, known),
             )
         assert not two.update_pointer("cpu", key, lambda known: known or {})
         assert set(one.reader.pointer("cpu", key)["providers"]) == {"native", "cudnn"}

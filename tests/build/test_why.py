@@ -7,6 +7,7 @@ from pathlib import Path
 import gemm_graphs
 import pytest
 from cli_process import linear_graph, write_graph
+from cudnn_stand_in import CudnnStandIn
 
 from cudnn_aot.cache import layout, spec
 from cudnn_aot.cache.reader import StoreReader
@@ -238,3 +239,18 @@ def test_a_stored_decline_has_its_reasons(tmp_path: Path):
     answer = explain_stored(StoreReader(tmp_path / "store"), source(graph), CPU)
     assert answer.held is Held.CURRENT and answer.is_declined and answer.plan == ""
     assert any("FP8_E4M3" in reason for reason in answer.reasons)
+
+
+def test_cudnn_s_plans_are_shown_beside_ours(monkeypatch: pytest.MonkeyPatch):
+    CudnnStandIn(monkeypatch)
+    asked = source(gemm_graphs.plain("g", 512, 512, 4096))
+    told = why.explain(asked, load_target("h200"), providers=("native", "cudnn"))
+    assert told.backend == why.BackendAnswer(2, None)
+    assert [(plan.mode, plan.name) for plan in told.plans if plan.name.startswith("cudnn")] == [
+        ("A", "cudnn.eng3"),
+        ("A", "cudnn.eng4[KERNEL_CFG=3]"),
+    ]
+    assert told.chosen is not None and told.chosen.place == 1
+    theirs = why.explain(asked, load_target("h200"), providers=("cudnn",))
+    assert theirs.chosen is not None and (theirs.chosen.place, theirs.chosen.blobs) == (2, 1)
+    assert theirs.plans[0].declined == "not for this graph" and theirs.engines == ()

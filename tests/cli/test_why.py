@@ -121,3 +121,21 @@ def test_a_bad_graph_file_has_its_place_in_the_document(tmp_path: Path) -> None:
     assert_one_line_error(done, 1, "bad.json")
     document = json.loads(done.stdout)
     assert document["graphs"] == [] and document["failures"][0]["graph"] == "bad.json"
+
+
+def test_cudnn_s_plans_or_why_there_are_none(tmp_path: Path) -> None:
+    """With the real question: the cpu target has no GPU wherever this runs."""
+    path = write_graph(tmp_path, linear_graph("mine", 72))
+    reason = "cuDNN runs on GPUs, and target cpu has none"
+    done = run_cli("why", path, "-t", "cpu", "--engines", "native,cudnn", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"cuDNN proposes no plan:\n  {reason}\n" in done.stdout
+    assert "A build takes plan 1" in done.stdout
+    alone = run_cli("why", path, "-t", "cpu", "--engines", "cudnn", "--json", cwd=tmp_path)
+    (graph,) = json.loads(alone.stdout)["graphs"]
+    assert graph["backend"] == {"plans": 0, "reason": reason}
+    assert graph["plans"] == graph["engines"] == [] and graph["reasons"] == [f"cudnn: {reason}"]
+    plain = run_cli("why", path, "-t", "cpu", "--json", cwd=tmp_path)
+    assert json.loads(plain.stdout)["graphs"][0]["backend"] is None
+    wrong = run_cli("why", path, "-t", "cpu", "--engines", "trt", cwd=tmp_path)
+    assert wrong.returncode == 2 and "want one or more of native, cudnn" in wrong.stderr

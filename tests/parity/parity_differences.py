@@ -94,6 +94,11 @@ DIFFERENCES: tuple[tuple[str, str, str], ...] = (
     ),
     (
         "Arguments",
+        "call: __init__.engines: only here",
+        "whose plans are listed; cuDNN's own only where a program or the user asks for them",
+    ),
+    (
+        "Arguments",
         "call: tensor_scalar.scalar_type: required, here default 'RUNTIME_PARAM'",
         "leniency",
     ),

@@ -18,6 +18,7 @@ import pytest
 from frontend_wheel import real_frontend  # noqa: F401  (a fixture)
 
 from cudnn_aot import _native
+from cudnn_aot.compiler.graph.enums import behavior_note
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.planning import backend
 from cudnn_aot.compiler.planning.backend import (
@@ -84,6 +85,9 @@ class Lowered:
     def get_plan_name_at_index(self, index: int) -> str:
         return f"eng{self.plans[index][0]}"
 
+    def get_behavior_notes_for_plan_at_index(self, index: int) -> Any:
+        return [behavior_note.CUBLASLT_DEPENDENCY] if self.plans[index][0] == 7 else []
+
 
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch) -> Backend:
@@ -101,6 +105,7 @@ def test_each_plan_has_the_mode_that_proposed_it_first(found: Backend) -> None:
         (7, (), "A", 1, "eng7"),
         (11, (("STAGES", 2),), "FALLBACK", 5, "eng11"),
     ]
+    assert [entry.notes for entry in entries] == [(), ("CUBLASLT_DEPENDENCY",), ()]
     again = entries_of(found, product(), ("FALLBACK", "A", "A"))
     assert isinstance(again, list)
     assert [(e.engine_id, e.mode) for e in again] == [(7, "FALLBACK"), (11, "FALLBACK"),
@@ -141,7 +146,7 @@ def test_a_plan_that_does_not_build_is_declined_while_the_device_works(
     frontend.knob_type = knob_type
     frontend.create_handle, frontend.destroy_handle = object, lambda handle: None
     refusal = plan_of(found, product(), 4, {"TILE_M": 1})
-    assert refusal == Refusal("engine 4 {'TILE_M': 1}: CUDNN_STATUS_NOT_SUPPORTED at finalize")
+    assert refusal == Refusal("CUDNN_STATUS_NOT_SUPPORTED at finalize")
 
     def gone() -> Any:
         raise RuntimeError("CUDNN_STATUS_INTERNAL_ERROR")
@@ -302,6 +307,7 @@ def test_the_key_is_of_graph_target_cudnn_and_device(found: Backend) -> None:
         backend_key(replace(found, version="9.19.1"), product(), H200),
         backend_key(replace(found, frontend_version="1.32.1"), product(), H200),
         backend_key(replace(found, device=replace(DEVICE, sm_count=131)), product(), H200),
+        backend_key(found, product(), H200, ("A",)),
     ]
     assert len(set(changed)) == len(changed)
     newer_driver = replace(found, device=replace(DEVICE, driver_version=13020))
