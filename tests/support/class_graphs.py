@@ -144,7 +144,7 @@ NEAR_MISSES: dict[str, tuple[Linear | Batched, str]] = {
     "no row": (replace(LINEAR, m=0), "symbol 'M': got 0, want 8..4096"),
     "extra node": (replace(LINEAR, has_tanh=True), "ops: got bias matmul relu scale tanh, want"),
     "attribute": (replace(LINEAR, clip=7.0), "upper_clip=7.0, want"),
-    "uid": (replace(LINEAR, uid=6), "outputs: got uids [6], want [5]"),
+    "uid": (replace(LINEAR, uid=6), "uids of the outputs: got [6], want [5]"),
     "batch above the domain": (replace(BATCHED, b=65), "symbol 'B': got 65, want 1..64"),
     "M above the domain": (replace(BATCHED, m=513), "symbol 'M': got 513, want 1..512"),
     "a bias for each": (replace(BATCHED, bias_batch=3), "(uid 3): dim[0]: got 3, want 1"),
