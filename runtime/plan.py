@@ -94,7 +94,8 @@ class Plan:
             )
         initialise_ffi()
         loaded = [
-            _native.load_kernel(read_blob(kernel["blob"]), kernel["symbol"]) for kernel in kernels
+            _native.load_kernel(read_blob(kernel["blob"]), kernel["symbol"], kernel["blob"])
+            for kernel in kernels
         ]
         plugins = make_plugins([read_blob(blob) for blob in blobs]) if make_plugins else None
         # The hook holds no plan: a plan is freed with its last user.
@@ -171,15 +172,29 @@ class Plan:
 _COPIED = Plan.__slots__
 
 
+FFI_MIN = "0.1.15"  # of apache-tvm-ffi; no newer one is known to do otherwise
+
+
 def initialise_ffi() -> None:
     """Load libtvm_ffi of the installed package, without importing that package."""
+    _native.init_ffi(str(find_ffi()))
+
+
+@functools.cache
+def find_ffi() -> Path:
+    """The libtvm_ffi of the installed package.
+
+    Raises:
+        RequirementError: there is none.
+    """
     spec = importlib.util.find_spec("tvm_ffi")
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         library = Path(folder) / "lib" / "libtvm_ffi.so"
         if library.is_file():
-            _native.init_ffi(str(library))
-            return
-    raise RequirementError("no libtvm_ffi: apache-tvm-ffi is not installed, want 0.1.15 or newer")
+            return library
+    raise RequirementError(
+        f"no libtvm_ffi: apache-tvm-ffi is not installed, want {FFI_MIN} or newer"
+    )
 
 
 def _make_ready(what: str, requirements: Requirements, device: int | None) -> None:
