@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -62,8 +63,11 @@ class Plan:
         uids: Mapping[str, int],
         record: Mapping[str, Any],
         read_blob: Callable[[str], bytes],
+        refusals: dict[str, int] | None = None,
     ) -> None:
         """Load the plan of a record: check the host, verify and load its kernels.
+
+        Refused calls of ``execute`` are counted in ``refusals``, by rule.
 
         Raises:
             RequirementError: this host cannot run it; nothing of it was loaded.
@@ -101,7 +105,8 @@ class Plan:
         # The hook holds no plan: a plan is freed with its last user.
         hook = functools.partial(_make_ready, what, self.requirements)
         try:
-            native = _native.Plan(self.table, loaded, hook, plugins)
+            counted = {} if refusals is None else refusals
+            native = _native.Plan(self.table, loaded, hook, plugins, counted)
         except ValueError as error:
             raise StoreError(f"launch table of plan {name!r}: {error}") from None
         self.device: str = native.device
@@ -142,11 +147,16 @@ class Plan:
         plan.name = name
         if uids is not None:
             plan.uids = dict(uids)
+        plan._expose(self._native)
         return plan
 
     def _expose(self, native: _native.Plan | _native.BoundPlan) -> None:
         self._native: _native.Plan | _native.BoundPlan = native
         self.execute = native.execute  # no Python frame on the path of a launch
+        if os.environ.get("CUDNN_AOT_NVTX") == "1":
+            from cudnn_aot.runtime import ranges
+
+            self.execute = ranges.ranged(native.execute, self.name)
         self.resolve = native.resolve
         self.workspace_bytes = native.workspace_bytes
 

@@ -6,7 +6,8 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from cudnn_aot import _native
@@ -15,19 +16,23 @@ from cudnn_aot.cache.layout import is_digest, providers_of
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.errors import (
     DamagedError,
+    Error,
     NotAStoreError,
     NotInStoreError,
     StoreError,
     UsageError,
     cudnnGraphNotSupportedError,
 )
+from cudnn_aot.runtime.log import Log
 from cudnn_aot.runtime.plan import FORMAT, Plan
+from cudnn_aot.runtime.stats import Counters, Stats
 
 if TYPE_CHECKING:
     from cudnn_aot.runtime.classes import ClassIndex
     from cudnn_aot.runtime.validity import Validity
 
 VARIABLE = "CUDNN_AOT_STORE"
+MISS_VARIABLE = "CUDNN_AOT_MISS_DIR"
 
 
 def open(path: str | os.PathLike[str] | None = None, target: str | None = None) -> Store:
@@ -39,7 +44,7 @@ def open(path: str | os.PathLike[str] | None = None, target: str | None = None) 
 
     Raises:
         NotAStoreError: there is no store of a format that this version reads.
-        UsageError: no path was given.
+        UsageError: no path was given, or a variable of the environment means nothing.
     """
     chosen = path if path is not None else os.environ.get(VARIABLE)
     if not chosen:
@@ -67,6 +72,8 @@ class Store:
         self._seen: set[str] = set()  # targets that are known to be there
         self._lock = threading.Lock()
         self._plans: dict[tuple[str, str], Plan] = {}  # of graphs, by target and key
+        self._counters = Counters()
+        self._log = Log()
         self._classes: ClassIndex | None = None  # once a graph was asked for
         if target is not None:
             self._need_target(target)
@@ -154,10 +161,24 @@ class Store:
             UsageError: several targets hold it and none was chosen; the name is no string.
             InvalidGraphError: the graph breaks a rule of its ops.
         """
-        if not isinstance(name, str):
+        try:
+            if isinstance(name, str):
+                return self._plan_of_name(name, target, provider)
             return self._plan_of_graph(name, target, provider)
-        uids, pointer = self._find(name, target)
-        return self._load(name, uids, pointer, provider)
+        except NotInStoreError as error:
+            self._counters.add_miss()
+            self._log.write("warning", f"miss: {error}")
+            if not isinstance(name, str):
+                self._note_miss(name)
+            raise
+        except Error as error:
+            self._counters.add_failure(error)
+            self._log.write("error", f"{type(error).__name__}: {error}")
+            raise
+
+    def stats(self) -> Stats:
+        """What was loaded, missed and refused since the store was opened."""
+        return self._counters.stats()
 
     def __repr__(self) -> str:
         return f"<Store {self.path!r}>"
@@ -194,6 +215,21 @@ class Store:
         listed = sorted(set(names))
         return [(chosen or self._only_target(name), name) for name in listed]
 
+    def _plan_of_name(self, name: str, target: str | None, provider: str | None) -> Plan:
+        uids, pointer = self._find(name, target)
+        return self._load(name, uids, pointer, provider)
+
+    def _note_miss(self, value: Any) -> None:
+        """Leave a missing graph for the next build, if there is a folder for that."""
+        folder = os.environ.get(MISS_VARIABLE)
+        if not folder:
+            return
+        from cudnn_aot.runtime import classes, misses
+
+        graph = classes.as_graph(value)
+        if graph is not None and (fault := misses.write(graph, folder)):
+            self._log.write("warning", f"{MISS_VARIABLE}: {fault}")
+
     def _load(
         self,
         name: str,
@@ -208,13 +244,33 @@ class Store:
         if pointer.get("status") == "declined" or not records:
             reasons = "; ".join(pointer.get("reasons", [])) or "no reason was recorded"
             raise cudnnGraphNotSupportedError(f"graph {name!r} is declined for {target}: {reasons}")
-        return Plan(name, uids, self._record(name, pointer), self._reader.blob)
+        began = time.perf_counter()
+        size = 0
 
-    def _record(self, name: str, pointer: Mapping[str, Any]) -> Mapping[str, Any]:
+        def read_blob(digest: str) -> bytes:
+            nonlocal size
+            data = self._reader.blob(digest)
+            size += len(data)
+            return data
+
+        record = self._record(name, pointer, read_blob)
+        plan = Plan(name, uids, record, read_blob, self._counters.refusals)
+        self._counters.add_load(size)
+        if self._log.takes("info"):
+            took = f"{size} bytes in {1e3 * (time.perf_counter() - began):.1f} ms"
+            self._log.write("info", f"loaded {name!r} for {target}: {plan.engine}, {took}")
+        return plan
+
+    def _record(
+        self,
+        name: str,
+        pointer: Mapping[str, Any],
+        read_blob: Callable[[str], bytes] | None = None,
+    ) -> Mapping[str, Any]:
         """The record of the best plan of a graph that has one."""
         target, records = pointer["target"], pointer["records"]
         try:
-            record = json.loads(self._reader.blob(records[0]))
+            record = json.loads((read_blob or self._reader.blob)(records[0]))
         except ValueError:
             raise DamagedError(f"plan record {records[0]} of {name!r} is no JSON") from None
         found = record.get("format") if isinstance(record, dict) else None
@@ -248,7 +304,7 @@ class Store:
                 f"bad name: got {value!r}, want the name or the key of a graph, or the graph"
             )
         if provider is not None:
-            exact = self.plan(graph.key(), target, provider=provider)
+            exact = self._plan_of_name(graph.key(), target, provider)
             return exact.renamed(graph.name or exact.name, graph.uids())
         chosen = target or self.target
         if chosen is not None:
