@@ -19,7 +19,13 @@ from typing import Any
 
 from cudnn_aot.cache import layout
 from cudnn_aot.cache.canonical import plain_bytes, sha256_hex
-from cudnn_aot.errors import DamagedError, NotAStoreError, NotInStoreError, StoreError
+from cudnn_aot.errors import (
+    DamagedError,
+    NotAStoreError,
+    NotInStoreError,
+    StoreError,
+    UsageError,
+)
 
 # Without O_NONBLOCK opening a FIFO waits for somebody to write into it.
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
@@ -79,6 +85,11 @@ class StoreReader:
             raise self._damaged(relative, f"its bytes hash to {got}")
         return data
 
+    def blob_size(self, digest: str) -> int | None:
+        """The size of a blob's file, None where there is none; nothing is opened."""
+        status = self._status(layout.blob_path(digest))
+        return status.st_size if status is not None and stat.S_ISREG(status.st_mode) else None
+
     def pointer(self, target: str, graph_key: str) -> dict[str, Any]:
         """What is stored for a graph and a target: plan records in order, or a decline."""
         relative = layout.pointer_path(target, graph_key)
@@ -110,24 +121,50 @@ class StoreReader:
 
     def names(self) -> list[tuple[str, str]]:
         """(target, name) of every name, sorted; nothing is opened."""
-        return sorted((ids[0], ids[1]) for kind, ids, _ in self._entries() if kind == "name")
+        return sorted((ids[0], ids[1]) for _, ids, _ in self._entries("names"))
 
     def pointers(self) -> list[tuple[str, str]]:
         """(target, graph key) of every pointer, sorted; nothing is opened."""
-        return sorted((ids[0], ids[1]) for kind, ids, _ in self._entries() if kind == "pointer")
+        return sorted((ids[0], ids[1]) for _, ids, _ in self._entries("plans"))
 
     def classes(self) -> list[tuple[str, str]]:
         """(target, bucket) of every class, sorted; nothing is opened."""
-        return sorted((ids[0], ids[1]) for kind, ids, _ in self._entries() if kind == "class")
+        return sorted((ids[0], ids[1]) for _, ids, _ in self._entries("classes"))
 
     def kernels(self) -> list[str]:
         """Every kernel key, sorted; nothing is opened."""
-        return sorted(ids[0] for kind, ids, _ in self._entries() if kind == "kernel")
+        return sorted(ids[0] for _, ids, _ in self._entries("kernels"))
 
     def targets(self) -> list[str]:
-        """Every target that has a plan or a name, sorted."""
-        found = {ids[0] for kind, ids, _ in self._entries() if kind in ("pointer", "name")}
-        return sorted(found)
+        """Every target that has a plan or a name, sorted; of each one folder is listed."""
+        coded = {
+            relative.split("/")[1]
+            for kind in ("plans", "names")
+            for relative in self._folders(kind)
+        }
+        found = {target for target in map(layout.decode_name, coded) if target is not None}
+        return sorted(target for target in found if self.has_target(target))
+
+    def has_target(self, target: str) -> bool:
+        """Whether there is a plan or a name for a target."""
+        try:
+            coded = layout.encode_name("target", target)
+        except (UsageError, UnicodeError):
+            return False
+        return any(True for kind in ("plans", "names") for _ in self._entries(f"{kind}/{coded}"))
+
+    def holders(self, name: str) -> list[str]:
+        """The targets that hold a graph of this name or key, sorted; no folder of them is read."""
+        is_key = layout.is_digest(name)
+        path = layout.pointer_path if is_key else layout.name_path
+        try:
+            return [
+                target
+                for target in self.targets()
+                if os.path.lexists(f"{self._root}/{path(target, name)}")
+            ]
+        except (UsageError, UnicodeError):
+            return []
 
     def foreign(self) -> list[str]:
         """Files and links in the store's folder that are not the store's own, sorted."""
@@ -251,21 +288,37 @@ class StoreReader:
         reason = (error.strerror or str(error)).lower()
         return StoreError(f"cannot read {str(self.path / relative)!r}: {reason}")
 
-    def _files(self) -> Iterator[str]:
+    def _folders(self, relative: str) -> list[str]:
+        """The folders in a folder of the store, none if it is none."""
+        if not self._is_folder(relative):
+            return []
+        with self._scan(relative) as entries:
+            return [
+                f"{relative}/{entry.name}"
+                for entry in entries
+                if entry.is_dir(follow_symlinks=False)
+            ]
+
+    def _is_folder(self, relative: str) -> bool:
+        status = self._status(relative)
+        return status is not None and stat.S_ISDIR(status.st_mode)
+
+    def _files(self, start: str = "") -> Iterator[str]:
         """Paths of all files, relative and with forward slashes; the staging folder is left out.
 
-        A folder where the store has a file counts as that file.
+        A folder where the store has a file counts as that file. With ``start``, those below that
+        folder, which itself may be none.
         """
-        pending = [""]
+        if start and not self._is_folder(start):
+            return
+        pending = [start]
         while pending:
             folder = pending.pop()
             try:
-                with os.scandir(self.path / folder) as entries:
+                with self._scan(folder) as entries:
                     listed = sorted(entries, key=lambda entry: entry.name)
             except FileNotFoundError:
                 continue
-            except OSError as error:
-                raise StoreError(f"cannot list {self.path / folder}: {error.strerror}") from None
             for entry in listed:
                 relative = f"{folder}/{entry.name}" if folder else entry.name
                 if not entry.is_dir(follow_symlinks=False):
@@ -275,8 +328,16 @@ class StoreReader:
                     if layout.classify(relative) is not None:
                         yield relative
 
-    def _entries(self) -> Iterator[tuple[str, tuple[str, ...], str]]:
-        for relative in self._files():
+    def _scan(self, folder: str) -> Any:
+        try:
+            return os.scandir(f"{self._root}/{folder}" if folder else self._root)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise StoreError(f"cannot list {self.path / folder}: {error.strerror}") from None
+
+    def _entries(self, start: str = "") -> Iterator[tuple[str, tuple[str, ...], str]]:
+        for relative in self._files(start):
             known = layout.classify(relative)
             if known is not None:
                 yield (*known, relative)
@@ -289,9 +350,13 @@ def read_regular(path: str | Path) -> bytes:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-        parts = []
-        while part := os.read(descriptor, max(status.st_size, 1) + 1):
-            parts.append(part)
+        size = status.st_size
+        data = os.read(descriptor, size + 1)
+        if size and len(data) == size:  # fewer than were asked for: there are no more
+            return data
+        parts = [data]
+        while data and (data := os.read(descriptor, max(size, 1) + 1)):
+            parts.append(data)
         return b"".join(parts)
     finally:
         os.close(descriptor)

@@ -63,7 +63,8 @@ def build(
     With --engines cudnn it asks the cuDNN of this machine, which needs both, and adds its plans to
     those that the store has.
 
-    A GRAPH is a graph file of any form that `convert` reads, or a Python file that defines graphs.
+    A GRAPH is a graph file of any form that `convert` reads, a Python file that defines graphs, or
+    a folder: its *.json files.
 
     What the store holds already is neither planned nor compiled again. One graph that fails does
     not stop the others: exit code 1 if any failed, 3 if any was declined.

@@ -17,7 +17,13 @@ from cudnn_aot.compiler.formats import graph_json
 from cudnn_aot.compiler.graph.bucket import GraphClass, graph_class
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.graph.unify import Match, Pattern
-from cudnn_aot.errors import DamagedError, InvalidGraphError, NotInStoreError, StoreError
+from cudnn_aot.errors import (
+    DamagedError,
+    InvalidGraphError,
+    NotInStoreError,
+    StoreError,
+    UsageError,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +94,7 @@ class ClassIndex:
         try:
             key = self._reader.name(target, name)["graph_key"]
             pattern = self._pattern(key, self._reader.pointer(target, key))
-        except (StoreError, KeyError):
+        except (StoreError, UsageError, KeyError):  # no name is as long as a graph's may be
             return None
         return getattr(pattern.match(graph), "reason", None)
 

@@ -14,6 +14,8 @@ VARIABLE = "CUDNN_AOT_CUDART"
 
 # Where the wheels nvidia-cuda-runtime and nvidia-cuda-runtime-cu12 put it, below `nvidia`.
 _WHEEL_PATHS = ("cu13/lib/libcudart.so.13", "cuda_runtime/lib/libcudart.so.12")
+_SONAMES = ("libcudart.so.13", "libcudart.so.12", "libcudart.so")
+_SYSTEM_FOLDERS = ("/usr/local/cuda/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib")
 
 
 def find() -> str:
@@ -39,6 +41,23 @@ def find() -> str:
             f"system, want libcudart.so.12 or .13; install nvidia-cuda-runtime or set {VARIABLE}"
         )
     return found
+
+
+def locate() -> str | None:
+    """The path that `find` would take, if it can be told without loading anything."""
+    named = os.environ.get(VARIABLE)
+    if named:
+        return named if "/" not in named or Path(named).is_file() else None
+    if loaded := _native.loaded_cudart():
+        return str(loaded)
+    for path in _wheel_libraries():
+        return str(path)
+    folders = [part for part in os.environ.get("LD_LIBRARY_PATH", "").split(":") if part]
+    for folder in (*folders, *_SYSTEM_FOLDERS):
+        for name in _SONAMES:
+            if (path := Path(folder) / name).is_file():
+                return str(path)
+    return None
 
 
 def _wheel_libraries() -> Iterator[Path]:

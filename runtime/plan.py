@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -62,8 +63,11 @@ class Plan:
         uids: Mapping[str, int],
         record: Mapping[str, Any],
         read_blob: Callable[[str], bytes],
+        refusals: dict[str, int] | None = None,
     ) -> None:
         """Load the plan of a record: check the host, verify and load its kernels.
+
+        Refused calls of ``execute`` are counted in ``refusals``, by rule.
 
         Raises:
             RequirementError: this host cannot run it; nothing of it was loaded.
@@ -94,13 +98,15 @@ class Plan:
             )
         initialise_ffi()
         loaded = [
-            _native.load_kernel(read_blob(kernel["blob"]), kernel["symbol"]) for kernel in kernels
+            _native.load_kernel(read_blob(kernel["blob"]), kernel["symbol"], kernel["blob"])
+            for kernel in kernels
         ]
         plugins = make_plugins([read_blob(blob) for blob in blobs]) if make_plugins else None
         # The hook holds no plan: a plan is freed with its last user.
         hook = functools.partial(_make_ready, what, self.requirements)
         try:
-            native = _native.Plan(self.table, loaded, hook, plugins)
+            counted = {} if refusals is None else refusals
+            native = _native.Plan(self.table, loaded, hook, plugins, counted)
         except ValueError as error:
             raise StoreError(f"launch table of plan {name!r}: {error}") from None
         self.device: str = native.device
@@ -141,11 +147,16 @@ class Plan:
         plan.name = name
         if uids is not None:
             plan.uids = dict(uids)
+        plan._expose(self._native)
         return plan
 
     def _expose(self, native: _native.Plan | _native.BoundPlan) -> None:
         self._native: _native.Plan | _native.BoundPlan = native
         self.execute = native.execute  # no Python frame on the path of a launch
+        if os.environ.get("CUDNN_AOT_NVTX") == "1":
+            from cudnn_aot.runtime import ranges
+
+            self.execute = ranges.ranged(native.execute, self.name)
         self.resolve = native.resolve
         self.workspace_bytes = native.workspace_bytes
 
@@ -171,15 +182,29 @@ class Plan:
 _COPIED = Plan.__slots__
 
 
+FFI_MIN = "0.1.15"  # of apache-tvm-ffi; no newer one is known to do otherwise
+
+
 def initialise_ffi() -> None:
     """Load libtvm_ffi of the installed package, without importing that package."""
+    _native.init_ffi(str(find_ffi()))
+
+
+@functools.cache
+def find_ffi() -> Path:
+    """The libtvm_ffi of the installed package.
+
+    Raises:
+        RequirementError: there is none.
+    """
     spec = importlib.util.find_spec("tvm_ffi")
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         library = Path(folder) / "lib" / "libtvm_ffi.so"
         if library.is_file():
-            _native.init_ffi(str(library))
-            return
-    raise RequirementError("no libtvm_ffi: apache-tvm-ffi is not installed, want 0.1.15 or newer")
+            return library
+    raise RequirementError(
+        f"no libtvm_ffi: apache-tvm-ffi is not installed, want {FFI_MIN} or newer"
+    )
 
 
 def _make_ready(what: str, requirements: Requirements, device: int | None) -> None:

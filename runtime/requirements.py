@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import os
-import platform
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -64,7 +63,7 @@ class Requirements:
             self._check_level(what)
         if self.glibc_min:
             version = glibc_version()
-            if _numbers(version) < _numbers(self.glibc_min):
+            if numbers(version) < numbers(self.glibc_min):
                 raise _unmet(what, "glibc", f"{self.glibc_min} or newer", version or "none")
 
     def check_device(self, what: str, device: int, attributes: Mapping[str, Any]) -> None:
@@ -104,15 +103,17 @@ class Requirements:
     def _check_level(self, what: str) -> None:
         if self.host_level not in _LEVELS:
             raise _unmet(what, "host level", self.host_level, host_level())
-        have = cpu_flags()
-        for level, flags in _LEVEL_FLAGS[: _LEVELS.index(self.host_level) + 1]:
-            if missing := [flag for flag in flags if flag not in have]:
-                raise _unmet(
-                    what,
-                    "host level",
-                    self.host_level,
-                    f"{host_level()} ({level} needs {', '.join(missing)})",
-                )
+        if missing := _missing_flags(self.host_level, cpu_flags()):
+            raise _unmet(what, "host level", self.host_level, f"{host_level()} ({missing})")
+
+
+@functools.lru_cache(maxsize=16)
+def _missing_flags(wanted: str, have: frozenset[str]) -> str:
+    """What a level, or one below it, needs of a CPU that has these flags; "" for nothing."""
+    for level, flags in _LEVEL_FLAGS[: _LEVELS.index(wanted) + 1]:
+        if missing := [flag for flag in flags if flag not in have]:
+            return f"{level} needs {', '.join(missing)}"
+    return ""
 
 
 def arch_runs_on(arch: str, capability: tuple[int, int]) -> bool:
@@ -129,9 +130,16 @@ def arch_runs_on(arch: str, capability: tuple[int, int]) -> bool:
     return capability[0] == major and capability[1] >= minor
 
 
+def arch_capability(arch: str) -> tuple[int, int] | None:
+    """The compute capability that an architecture is named for; None for "" and what is none."""
+    matched = _ARCH.fullmatch(arch)
+    return (int(matched[1]), int(matched[2])) if matched else None
+
+
 def host_triple() -> str:
     libc = "gnu" if glibc_version() else "unknown"
-    return f"{platform.machine()}-{platform.system().lower()}-{libc}"
+    system = os.uname()
+    return f"{system.machine}-{system.sysname.lower()}-{libc}"
 
 
 def host_level() -> str:
@@ -167,8 +175,16 @@ def glibc_version() -> str:
     return version if name == "glibc" else ""
 
 
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".") if part.isdigit())
+def numbers(version: str) -> tuple[int, ...]:
+    """The parts of a version that are numbers, to compare it by."""
+    return tuple(int(part) for part in version.split(".") if part.isdecimal())
+
+
+def level_covers(have: str, wanted: str) -> bool:
+    """Whether a host of one level runs code for another; a level that is unknown runs nowhere."""
+    if wanted not in _LEVELS or have not in _LEVELS:
+        return False
+    return _LEVELS.index(have) >= _LEVELS.index(wanted)
 
 
 def _cuda_version(version: int) -> str:

@@ -24,7 +24,7 @@ from cudnn_aot.compiler.build import records
 from cudnn_aot.compiler.build.backend import BackendOutcome, build_backend
 from cudnn_aot.compiler.build.jobs import auto_jobs
 from cudnn_aot.compiler.build.progress import Event, ProgressCallback, Stage, silent
-from cudnn_aot.compiler.build.sources import Source, failure_line, read_sources
+from cudnn_aot.compiler.build.sources import Source, expand, failure_line, read_sources
 from cudnn_aot.compiler.build.stored import StoredPlan, stored_plan
 from cudnn_aot.compiler.build.summary import (
     BuildSummary,
@@ -88,7 +88,8 @@ def build(
     """Build every graph of ``files`` for every target into ``store``.
 
     Args:
-        files: graph files, ours or the peer's; a file may hold several graphs.
+        files: graph files, ours or the peer's, a file may hold several graphs; and folders, whose
+            ``*.json`` files are taken.
         targets: names of known targets or paths of target files.
         store: folder of the store; created when there is at least one graph to put in.
         jobs: compile workers; None fits them to processors and memory.
@@ -113,7 +114,8 @@ def build(
     workers = jobs if jobs is not None else auto_jobs()
     if workers < 1:
         raise UsageError(f"jobs: got {workers}, want 1 or more")
-    sources, unreadable = read_sources(map(Path, files), progress)
+    paths = expand(files)
+    sources, unreadable = read_sources(paths, progress)
 
     results: list[GraphResult] = []
     totals = KernelTotals()
@@ -124,7 +126,7 @@ def build(
             results, totals = run.build(_jobs(sources, list(loaded_targets.values()), engines))
         files_written = writer.files_written
     results += _for_targets(unreadable, loaded_targets)
-    in_order = dict.fromkeys(str(Path(file)) for file in files)
+    in_order = dict.fromkeys(map(str, paths))
     position = {file: place for place, file in enumerate(in_order)}
     return BuildSummary(
         store=str(store),

@@ -61,6 +61,28 @@ def read_sources(
     return sources, failed
 
 
+def expand(files: Iterable[str | Path]) -> list[Path]:
+    """Graph files, and for a folder the ``*.json`` files right in it, by name.
+
+    An empty folder has none; one that holds other things alone is a file that cannot be read.
+
+    Raises:
+        UsageError: a folder cannot be listed.
+    """
+    paths: list[Path] = []
+    for path in map(Path, files):
+        if not path.is_dir():
+            paths.append(path)
+            continue
+        try:
+            listed = [entry for entry in path.iterdir() if not entry.name.startswith(".")]
+        except OSError as error:
+            raise UsageError(f"cannot list {str(path)!r}: {error.strerror}") from None
+        found = sorted(entry for entry in listed if entry.suffix == ".json")
+        paths += found if found or not listed else [path]
+    return paths
+
+
 def read_each(path: Path) -> list[Graph | Unread]:
     """The graphs of one file, or why there is none; nothing is raised."""
     try:

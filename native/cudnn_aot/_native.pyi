@@ -15,7 +15,8 @@ class Plan:
     Raises ValueError, with the place, for a table that breaks the vocabulary. ``on_device`` is
     called with a device's index before its first use, and with None before the current device is
     looked up. ``backends`` has one callable for each blob that a backend step names: it is called
-    as ``(device, addresses, count, workspace, stream)``, see ``docs/launch-table.md``.
+    as ``(device, addresses, count, workspace, stream)``, see ``docs/launch-table.md``. In
+    ``refusals`` the refused calls of ``execute`` are counted by rule.
     """
 
     def __new__(
@@ -24,6 +25,7 @@ class Plan:
         kernels: Sequence[Kernel] | None = None,
         on_device: Callable[[int | None], object] | None = None,
         backends: Sequence[Callable[[int, int, int, int, int], object]] | None = None,
+        refusals: dict[str, int] = ...,
     ) -> Plan: ...
     @property
     def device(self) -> str: ...
@@ -82,7 +84,12 @@ class BoundPlan:
     def workspace_bytes(self, symbols: Mapping[str, int] | None = None) -> int: ...
 
 def init_ffi(path: str) -> None: ...
-def load_kernel(data: bytes, symbol: str) -> Kernel: ...
+def load_kernel(data: bytes, symbol: str, digest: str | None = None) -> Kernel:
+    """A function of a library; ``digest`` is the SHA-256 of the bytes if the caller knows it.
+
+    Any number of threads may load at once; the interpreter lock is given up meanwhile.
+    """
+
 def load_cudart(path: str | None = None) -> str | None: ...
 def loaded_cudart() -> str | None: ...
 def current_device() -> int: ...

@@ -15,6 +15,7 @@ namespace cudnn_aot::cuda {
 namespace {
 
 constexpr int kSuccess = 0;
+constexpr int kInitializationError = 3;  // what a child of a process that used CUDA gets
 constexpr int kAttrMultiProcessorCount = 16;
 constexpr int kAttrL2CacheSize = 38;
 constexpr int kAttrComputeCapabilityMajor = 75;
@@ -52,8 +53,14 @@ std::atomic<bool> loaded{false};
 std::atomic<bool> driver_loaded{false};
 std::atomic<bool> used{false};
 std::atomic<bool> forked{false};
+std::atomic<bool> is_child{false};  // forked after this library was loaded, CUDA in use or not
 std::atomic<int> sm_counts[kMaxDevices];
 std::atomic<void*> contexts[kMaxDevices];  // primary ones, retained for good
+
+const int at_fork = pthread_atfork(nullptr, nullptr, [] {
+  is_child.store(true);
+  if (used.load()) forked.store(true);
+});
 
 template <typename F>
 bool Bind(void* handle, const char* name, F* out) {
@@ -78,9 +85,6 @@ bool TryLoad(const std::string& name) {
   Dl_info info;
   runtime_path =
       dladdr(reinterpret_cast<void*>(found.get_device), &info) != 0 ? info.dli_fname : name;
-  pthread_atfork(nullptr, nullptr, [] {
-    if (used.load()) forked.store(true);
-  });
   loaded.store(true);
   return true;
 }
@@ -104,6 +108,16 @@ void Check(int code, const char* what) {
   throw LaunchFailure(std::string(what) + " failed with " + ErrorText(code));
 }
 
+// Another library of the parent, torch for one, may have used CUDA before the fork.
+[[noreturn]] void FailWithoutDevice(int code) {
+  runtime.get_last_error();
+  if (code == kInitializationError && is_child.load()) {
+    forked.store(true);
+    RefuseAfterFork();
+  }
+  throw RequirementFailure("no CUDA device: " + ErrorText(code));
+}
+
 // The first call into CUDA: whatever fails here means no usable driver or device.
 void RequireDevice(int device) {
   EnsureRuntime();
@@ -116,10 +130,7 @@ void RequireDevice(int device) {
   int count = 0;
   int code = runtime.get_device_count(&count);
   used.store(true);
-  if (code != kSuccess) {
-    runtime.get_last_error();
-    throw RequirementFailure("no CUDA device: " + ErrorText(code));
-  }
+  if (code != kSuccess) FailWithoutDevice(code);
   if (device < 0 || device >= count || device >= kMaxDevices) {
     throw RequirementFailure("no such device: got cuda:" + std::to_string(device) + ", want 0 to " +
                              std::to_string(count - 1));
@@ -213,10 +224,7 @@ int CurrentDevice() {
   int device = 0;
   int code = runtime.get_device(&device);
   used.store(true);
-  if (code != kSuccess) {
-    runtime.get_last_error();
-    throw RequirementFailure("no CUDA device: " + ErrorText(code));
-  }
+  if (code != kSuccess) FailWithoutDevice(code);
   return device;
 }
 

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <elf.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -86,19 +87,16 @@ std::string UniquePath(int fd, unsigned serial) {
   return path + "/" + std::to_string(fd);
 }
 
-void* OpenFromMemory(std::string_view bytes, unsigned serial, std::string* error) {
-  Descriptor fd(CreateMemfd());
-  if (fd.get() < 0 || !WriteAll(fd.get(), bytes)) {
-    *error = std::string("memfd: ") + std::strerror(errno);
-    return nullptr;
-  }
-  // Sealed before it is mapped: what was checked is what runs.
+// Writes the bytes into `fd` and seals it before it is mapped: what was checked is what runs.
+bool FillMemfd(int fd, std::string_view bytes, std::string* error) {
   constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL;
-  if (fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) {
-    *error = std::string("memfd: ") + std::strerror(errno);
-    return nullptr;
-  }
-  void* handle = dlopen(UniquePath(fd.get(), serial).c_str(), kLoadFlags);
+  if (fd >= 0 && WriteAll(fd, bytes) && fcntl(fd, F_ADD_SEALS, kSeals) == 0) return true;
+  *error = std::string("memfd: ") + std::strerror(errno);
+  return false;
+}
+
+void* OpenFromMemory(int fd, unsigned serial, std::string* error) {
+  void* handle = dlopen(UniquePath(fd, serial).c_str(), kLoadFlags);
   if (handle == nullptr) *error = dlerror();
   return handle;
 }
@@ -129,23 +127,50 @@ void* OpenFromFile(std::string_view bytes, std::string* error) {
   return nullptr;
 }
 
+// The libraries that are loaded, by digest; never closed. A fork waits for a load that is under
+// way, so that a child finds neither this nor the loader half done.
+struct Libraries {
+  Libraries() {
+    pthread_atfork([] { Get().mutex.lock(); }, [] { Get().mutex.unlock(); },
+                   [] { Get().mutex.unlock(); });
+  }
+  static Libraries& Get() {
+    static auto* libraries = new Libraries();
+    return *libraries;
+  }
+  void* Find(const std::string& digest) {
+    std::lock_guard<std::mutex> lock(mutex);
+    auto found = loaded.find(digest);
+    return found == loaded.end() ? nullptr : found->second;
+  }
+
+  std::mutex mutex;
+  std::map<std::string, void*> loaded;
+  unsigned serial = 0;
+};
+
+void* OpenLibrary(std::string_view bytes, const std::string& digest) {
+  Libraries& libraries = Libraries::Get();
+  if (void* handle = libraries.Find(digest)) return handle;
+  RequireWholeLibrary(bytes);
+  std::string error;
+  Descriptor fd(CreateMemfd());
+  bool is_filled = FillMemfd(fd.get(), bytes, &error);  // by as many threads at once as there are
+  std::lock_guard<std::mutex> lock(libraries.mutex);
+  void*& handle = libraries.loaded[digest];
+  if (handle == nullptr && is_filled) {
+    handle = OpenFromMemory(fd.get(), ++libraries.serial, &error);
+  }
+  if (handle == nullptr) handle = OpenFromFile(bytes, &error);
+  if (handle == nullptr) throw LaunchFailure("kernel did not load: " + error);
+  return handle;
+}
+
 }  // namespace
 
 std::shared_ptr<const Kernel> LoadKernel(std::string_view bytes, const std::string& digest,
                                          const std::string& symbol) {
-  static std::mutex mutex;
-  static auto* libraries = new std::map<std::string, void*>();  // never closed
-  static unsigned serial = 0;
-
-  std::lock_guard<std::mutex> lock(mutex);
-  void*& handle = (*libraries)[digest];
-  if (handle == nullptr) {
-    RequireWholeLibrary(bytes);
-    std::string error;
-    handle = OpenFromMemory(bytes, ++serial, &error);
-    if (handle == nullptr) handle = OpenFromFile(bytes, &error);
-    if (handle == nullptr) throw LaunchFailure("kernel did not load: " + error);
-  }
+  void* handle = OpenLibrary(bytes, digest);
   std::string name = "__tvm_ffi_" + symbol;
   auto call = reinterpret_cast<FfiCall>(dlsym(handle, name.c_str()));
   if (call == nullptr) throw LaunchFailure("kernel library lacks the symbol '" + name + "'");

@@ -17,7 +17,8 @@ struct Kernel {
 
 // Loads the shared library in `bytes` and finds `__tvm_ffi_<symbol>`. `digest` identifies the
 // bytes: equal digests share one loaded library, which stays loaded for the life of the process
-// (running code, CUDA modules and driver callbacks may point into it). Throws LaunchFailure.
+// (running code, CUDA modules and driver callbacks may point into it). Any number of threads may
+// load at once. Throws LaunchFailure.
 std::shared_ptr<const Kernel> LoadKernel(std::string_view bytes, const std::string& digest,
                                          const std::string& symbol);
 

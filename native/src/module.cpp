@@ -5,6 +5,7 @@
 #include "cuda.h"
 #include "error.h"
 #include "ffi.h"
+#include "gil.h"
 #include "kernel.h"
 #include "plan_type.h"
 #include "python_error.h"
@@ -14,12 +15,16 @@ namespace py = pybind11;
 namespace cudnn_aot {
 namespace {
 
-std::shared_ptr<const Kernel> LoadKernelFromBytes(const py::bytes& data,
-                                                  const std::string& symbol) {
+std::shared_ptr<const Kernel> LoadKernelFromBytes(const py::bytes& data, const std::string& symbol,
+                                                  const py::object& known_digest) {
   if (!ffi::Ready()) throw LaunchFailure("call init_ffi before load_kernel");
-  std::string digest =
-      py::module_::import("hashlib").attr("sha256")(data).attr("hexdigest")().cast<std::string>();
-  return LoadKernel(std::string_view(data), digest, symbol);
+  py::object digest = known_digest;
+  if (digest.is_none()) {
+    digest = py::module_::import("hashlib").attr("sha256")(data).attr("hexdigest")();
+  }
+  auto digest_text = digest.cast<std::string>();
+  std::string_view bytes(data);
+  return WithoutGil([&] { return LoadKernel(bytes, digest_text, symbol); });
 }
 
 py::object LoadCudart(const py::object& path) {
@@ -72,10 +77,10 @@ PYBIND11_MODULE(_native, m) {
   m.def("init_ffi", &ffi::Init, py::arg("path"));
   m.def(
       "load_kernel",
-      [](const py::bytes& data, const std::string& symbol) {
-        return std::const_pointer_cast<Kernel>(LoadKernelFromBytes(data, symbol));
+      [](const py::bytes& data, const std::string& symbol, const py::object& digest) {
+        return std::const_pointer_cast<Kernel>(LoadKernelFromBytes(data, symbol, digest));
       },
-      py::arg("data"), py::arg("symbol"));
+      py::arg("data"), py::arg("symbol"), py::arg("digest") = py::none());
   m.def("load_cudart", &LoadCudart, py::arg("path") = py::none());
   m.def("loaded_cudart", &LoadedCudart);
   m.def("current_device", &cuda::CurrentDevice);

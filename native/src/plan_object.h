@@ -17,6 +17,7 @@ namespace cudnn_aot {
 struct PlanObject {
   PyObject_HEAD std::unique_ptr<Plan> plan;
   PyObject* on_device;                // called with a device id before its first use, or null
+  PyObject* refusals;                 // dict of counts by rule, or null
   std::vector<PyObject*> uids;        // dict keys, by operand
   std::vector<std::string> labels;    // "operand 1 'A'", by operand
   std::vector<int> without_defaults;  // operands but for the scalars that have a default

@@ -14,6 +14,7 @@
 #include "cuda.h"
 #include "description.h"
 #include "error.h"
+#include "gil.h"
 #include "numbers.h"
 #include "plan.h"
 #include "plan_object.h"
@@ -63,13 +64,14 @@ Backend AsBackend(py::handle callable) {
 // ---- Construction -------------------------------------------------------------------------
 
 void Construct(PlanObject* self, PyObject* args, PyObject* kwargs) {
-  static const char* names[] = {"table", "kernels", "on_device", "backends", nullptr};
+  static const char* names[] = {"table", "kernels", "on_device", "backends", "refusals", nullptr};
   PyObject* table = nullptr;
   PyObject* kernels = Py_None;
   PyObject* on_device = Py_None;
   PyObject* backends = Py_None;
-  if (PyArg_ParseTupleAndKeywords(args, kwargs, "O|OOO:Plan", const_cast<char**>(names), &table,
-                                  &kernels, &on_device, &backends) == 0) {
+  PyObject* refusals = nullptr;
+  if (PyArg_ParseTupleAndKeywords(args, kwargs, "O|OOOO!:Plan", const_cast<char**>(names), &table,
+                                  &kernels, &on_device, &backends, &PyDict_Type, &refusals) == 0) {
     throw PythonErrorSet{};
   }
   Table parsed = ParseTable(ValueOf(table));
@@ -107,6 +109,8 @@ void Construct(PlanObject* self, PyObject* args, PyObject* kwargs) {
     Py_INCREF(on_device);
     self->on_device = on_device;
   }
+  Py_XINCREF(refusals);
+  self->refusals = refusals;
 }
 
 PyObject* New(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
@@ -118,6 +122,7 @@ PyObject* New(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   new (&self->without_defaults) std::vector<int>();
   for (auto& ready : self->ready) new (&ready) std::atomic<bool>(false);
   self->on_device = nullptr;
+  self->refusals = nullptr;
   self->has_runtime = false;
   auto* object = reinterpret_cast<PyObject*>(self);
   bool done = Guarded(false, [&] {
@@ -134,12 +139,35 @@ void Dealloc(PyObject* object) {
   PyTypeObject* type = Py_TYPE(object);
   for (PyObject* uid : self->uids) Py_DECREF(uid);
   Py_XDECREF(self->on_device);
+  Py_XDECREF(self->refusals);
   self->plan.~unique_ptr();
   self->uids.~vector();
   self->labels.~vector();
   self->without_defaults.~vector();
   type->tp_free(object);
   Py_DECREF(type);
+}
+
+// ---- Statistics -----------------------------------------------------------------------------
+
+void CountRefusal(PlanObject* self, const std::string& rule) {
+  if (self->refusals == nullptr) return;
+  auto counts = py::reinterpret_borrow<py::dict>(self->refusals);
+  py::str key(rule);
+  counts[key] = (counts.contains(key) ? counts[key].cast<int64_t>() : 0) + 1;
+}
+
+// As Guarded; a refusal is counted on its way out. A call that succeeds pays nothing.
+template <typename Body>
+PyObject* Counted(PlanObject* self, Body body) {
+  return Guarded<PyObject*>(nullptr, [&]() -> PyObject* {
+    try {
+      return body();
+    } catch (const Refusal& refusal) {
+      CountRefusal(self, refusal.rule);
+      throw;
+    }
+  });
 }
 
 // ---- Devices --------------------------------------------------------------------------------
@@ -198,7 +226,7 @@ const char kWorkspaceBytesDoc[] =
 
 PyObject* Execute(PlanObject* self, const Binding* binding, PyObject* const* args, Py_ssize_t count,
                   PyObject* keywords) {
-  return Guarded<PyObject*>(nullptr, [&]() -> PyObject* {
+  return Counted(self, [&]() -> PyObject* {
     PyObject* arguments[kNumParameters] = {};
     ParseArguments("execute", args, count, keywords, arguments);
     if (!self->has_kernels) {
@@ -213,8 +241,7 @@ PyObject* Execute(PlanObject* self, const Binding* binding, PyObject* const* arg
     if (self->plan->table().cuda) {
       self->plan->Run(&frame, stream);  // microseconds: not worth giving up the GIL
     } else {
-      py::gil_scoped_release release;
-      self->plan->Run(&frame, nullptr);
+      WithoutGil([&] { self->plan->Run(&frame, nullptr); });
     }
     Py_RETURN_NONE;
   });
@@ -339,8 +366,10 @@ PyType_Slot kSlots[] = {
     {Py_tp_dealloc, reinterpret_cast<void*>(Dealloc)},
     {Py_tp_methods, kMethods},
     {Py_tp_getset, kProperties},
-    {Py_tp_doc, const_cast<char*>("Plan(table, kernels=None, on_device=None, backends=None)\n--\n\n"
-                                  "A launch table with its kernels.")},
+    {Py_tp_doc,
+     const_cast<char*>("Plan(table, kernels=None, on_device=None, backends=None, refusals={})\n--"
+                       "\n\n"
+                       "A launch table with its kernels.")},
     {0, nullptr},
 };
 

@@ -258,3 +258,32 @@ else: raise AssertionError
 prepare(["lt", "M", 0])  # no call takes the branch, so its wrapper may well object
 """
     )
+
+
+def test_a_child_of_a_process_that_used_cuda_otherwise_is_told():
+    """Another library of the parent did, which nothing here saw: CUDA itself refuses the child."""
+    code = (
+        PLAN
+        + """
+import os
+plan = make(fill(1, 1, slice="s"))
+def refused(kind):
+    for use in (lambda: plan.prepare(0), lambda: plan.execute({1: OnDevice((9, 4))}, 0x8000)):
+        try: use()
+        except kind as error: assert ("forked" in str(error)) == (kind is errors.LaunchError), error
+        else: raise AssertionError
+if sys.argv[1] == "fork":
+    child = os.fork()
+    if child:
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        sys.exit(0)
+    try: refused(errors.LaunchError)
+    except BaseException as error:
+        print(error, file=sys.stderr)
+        os._exit(1)
+    os._exit(0)
+refused(errors.RequirementError)
+"""
+    )
+    run(code, "fork", count_error=3)
+    run(code, "no fork", count_error=3)

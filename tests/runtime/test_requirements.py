@@ -9,7 +9,7 @@ from served_store import put_plan, small_store
 from cudnn_aot import errors, runtime
 from cudnn_aot.cache.writer import StoreWriter
 from cudnn_aot.runtime import requirements
-from cudnn_aot.runtime.plan import _device_index
+from cudnn_aot.runtime.plan import _device_index, find_ffi
 from cudnn_aot.runtime.requirements import Requirements, arch_runs_on
 
 H200 = {
@@ -121,6 +121,7 @@ def test_without_libtvm_ffi(monkeypatch, tmp_path):
     with StoreWriter(tmp_path / "store") as writer:
         put_plan(writer, "scale")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    find_ffi.cache_clear()
     with pytest.raises(errors.RequirementError, match="apache-tvm-ffi is not installed"):
         runtime.open(tmp_path / "store").plan("scale")
 

@@ -49,7 +49,10 @@ int cuMemsetD32Async(unsigned long long d, unsigned v, size_t n, void *s) { retu
 #else
 int cudaGetDevice(int *device) { *device = current_device; return setting("get_device_error", 0); }
 int cudaSetDevice(int device) { current_device = device; return 0; }
-int cudaGetDeviceCount(int *count) { *count = setting("devices", 2); return *count ? 0 : 100; }
+int cudaGetDeviceCount(int *count) {
+  *count = setting("devices", 2);
+  return *count ? setting("count_error", 0) : 100;
+}
 int cudaDriverGetVersion(int *version) { *version = setting("driver", 13000); return 0; }
 int cudaGetLastError(void) { return 0; }
 const char *cudaGetErrorName(int code) { return "cudaErrorStandIn"; }
