@@ -16,6 +16,7 @@ from cudnn_aot.compiler.graph.extents import Symbol, SymExpr
 from cudnn_aot.compiler.planning.engine import PlanConfig
 from cudnn_aot.compiler.planning.ranges import Range, Ranges
 from cudnn_aot.compiler.target.target import Target
+from cudnn_aot.recipes.gemm import tma
 from cudnn_aot.recipes.gemm.config import GemmConfig
 from cudnn_aot.recipes.gemm.facts import GemmFacts
 
@@ -71,7 +72,10 @@ def recommend(
     """
     plans: list[PlanConfig | Ranges] = []
     for engine_id in offered:
-        if engine_id == SM90_PERSISTENT and kind == "FALLBACK":
+        if engine_id == SM90_PERSISTENT and (reason := tma.why_never(facts)):
+            # Its other kernel has no schedule: all knobs build the same.
+            plans.append(PlanConfig(engine_id, FALLBACK, f"no TMA: {reason}"))
+        elif engine_id == SM90_PERSISTENT and kind == "FALLBACK":
             plans.append(PlanConfig(engine_id, FALLBACK, "the smallest of everything"))
         elif engine_id == SM90_PERSISTENT:
             plans += _ranges(engine_id, facts, target.sm_count)
