@@ -134,7 +134,8 @@ def _ranges(engine_id: int, facts: GemmFacts, sm_count: int) -> list[Ranges]:
     ranges = (
         Range(((name, low, high),), PlanConfig(engine_id, config)) for low, high, config in parts
     )
-    return [Ranges(tuple(ranges), why=f"the model's best for each of {len(ends)} ranges of {name}")]
+    why = f"the model's best for each of {len(parts)} ranges of {name}"
+    return [Ranges(tuple(ranges), why)]
 
 
 def _samples(facts: GemmFacts, name: str, low: int, high: int) -> list[Extents]:
