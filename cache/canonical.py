@@ -13,18 +13,24 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+_SCALARS = frozenset({type(None), bool, int, str})
+
 
 def plain(value: Any, where: str = "value") -> Any:
     """A deep copy of ``value`` made of dict, list and scalars; raises TypeError for other types."""
     kind = type(value)
-    if value is None or kind in (bool, int, str):
+    if kind in _SCALARS:
         return value
     if kind is float:
         if not math.isfinite(value):
             raise TypeError(f"{where} is {value}: a key holds finite numbers only")
         return value
     if kind in (list, tuple):
-        return [plain(item, f"{where}[{index}]") for index, item in enumerate(value)]
+        # Most parts are scalars: their place in words is not made.
+        return [
+            item if type(item) in _SCALARS else plain(item, f"{where}[{index}]")
+            for index, item in enumerate(value)
+        ]
     if isinstance(value, Mapping):
         for name in value:
             if type(name) is not str:

@@ -42,7 +42,14 @@ class Frozen(Mapping[str, Any]):
     __slots__ = ("_items",)
 
     def __init__(self, items: Mapping[str, Any]) -> None:
-        self._items = {name: _freeze(value) for name, value in plain(items, "params").items()}
+        self._items = _frozen_items(plain(items, "params"))
+
+    @classmethod
+    def of_plain(cls, items: dict[str, Any]) -> Frozen:
+        """Of values that `plain` gave: they are neither checked nor copied again."""
+        frozen = cls.__new__(cls)
+        frozen._items = _frozen_items(items)
+        return frozen
 
     def __getitem__(self, name: str) -> Any:
         return self._items[name]
@@ -52,6 +59,11 @@ class Frozen(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._items)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Frozen):
+            return self._items == other._items
+        return super().__eq__(other)
 
     def __hash__(self) -> int:
         return hash(canonical_digest(self._items))
@@ -63,10 +75,15 @@ class Frozen(Mapping[str, Any]):
         return f"Frozen({plain(self._items)!r})"
 
 
+def _frozen_items(items: dict[str, Any]) -> dict[str, Any]:
+    return {name: _freeze(value) for name, value in items.items()}
+
+
 def _freeze(value: Any) -> Any:
-    if isinstance(value, dict):
-        return Frozen(value)
-    return tuple(_freeze(item) for item in value) if isinstance(value, list) else value
+    kind = type(value)
+    if kind is dict:
+        return Frozen.of_plain(value)
+    return tuple(map(_freeze, value)) if kind is list else value
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from cudnn_aot.compiler.build.sources import Source
 from cudnn_aot.compiler.build.stored import stored_plan
 from cudnn_aot.compiler.planning.knobs import plan_name
 from cudnn_aot.compiler.planning.plan import plan_key
+from cudnn_aot.compiler.planning.ranges import bound_words
 from cudnn_aot.compiler.planning.tuning import Tuning
 from cudnn_aot.compiler.target.target import Target
 from cudnn_aot.errors import NotInStoreError, StoreError
@@ -118,7 +119,7 @@ def _name(record: Mapping[str, Any]) -> str:
 
 
 def _bounds(bounds: Mapping[str, list[int]]) -> str:
-    return ", ".join(f"{name}={low}..{high}" for name, (low, high) in bounds.items())
+    return ", ".join(bound_words(name, low, high) for name, (low, high) in bounds.items())
 
 
 def _whole_record(reader: StoreReader, graph: str, digests: Sequence[str]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from cudnn_aot.cache.canonical import canonical_digest
@@ -24,6 +24,9 @@ from cudnn_aot.compiler.planning.tuning import Tuning
 from cudnn_aot.compiler.target.target import Target
 
 TABLE_VERSION = 1
+# Modules of the packages below that no native plan is made by: they compare graphs in words, and
+# ask cuDNN, whose plans have keys of their own.
+NO_PLANNERS = frozenset({"compiler.graph/difference.py", "compiler.planning/backend.py"})
 
 
 def plan_graph(
@@ -81,22 +84,32 @@ def _tuning_digest(
 
 @functools.cache
 def _source_digest(recipes: tuple[str, ...]) -> str:
-    """Digest of the sources that decide a plan: planning, graph, the family's recipes.
+    """Digest of the sources that decide a plan.
 
-    Names are relative to their package, so that a wheel and a checkout agree. Taken once per
-    process: its modules are those that were imported, whatever happens to their files.
+    Taken once per process: its modules are those that were imported, whatever happens to their
+    files.
+    """
+    digest = hashlib.sha256()
+    for name, path in planner_sources(recipes):
+        digest.update(f"{name}\0".encode())
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def planner_sources(recipes: tuple[str, ...]) -> Iterator[tuple[str, Path]]:
+    """Name and place of every source that decides a plan: planning, graph, target, the family's
+    recipes.
+
+    Names are relative to their package, so that a wheel and a checkout agree.
     """
     packages = ["compiler.planning", "compiler.graph", "compiler.target"]
     packages += [f"recipes.{recipe}" for recipe in recipes]
-    digest = hashlib.sha256()
     for package in packages:
         root = _folder(package)
         for path in sorted(root.rglob("*.py")):
-            if "kernels" in path.relative_to(root).parts:
-                continue
-            digest.update(f"{package}/{path.relative_to(root).as_posix()}\0".encode())
-            digest.update(hashlib.sha256(path.read_bytes()).digest())
-    return digest.hexdigest()
+            name = f"{package}/{path.relative_to(root).as_posix()}"
+            if "kernels" not in path.relative_to(root).parts and name not in NO_PLANNERS:
+                yield name, path
 
 
 def _folder(package: str) -> Path:

@@ -21,6 +21,11 @@ from cudnn_aot.compiler.planning.engine import Lowering, PlanConfig
 Json = dict[str, Any]
 
 
+def bound_words(name: str, low: int, high: int) -> str:
+    """``M=1..64``, or ``M=1`` for one value; `replay.parse_bounds` reads both."""
+    return f"{name}={low}" if low == high else f"{name}={low}..{high}"
+
+
 @dataclass(frozen=True, slots=True)
 class Range:
     """A box of the domain: ``(symbol, lowest, highest)``, both inclusive, for the symbols that it
@@ -31,7 +36,7 @@ class Range:
     plan: PlanConfig
 
     def __str__(self) -> str:
-        return ", ".join(f"{name}={low}..{high}" for name, low, high in self.bounds)
+        return ", ".join(bound_words(*bound) for bound in self.bounds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +61,9 @@ def check_partition(ranges: Ranges, symbols: Mapping[str, Symbol]) -> None:
         for name, low, high in part.bounds:
             symbol = symbols.get(name)
             if symbol is None or not symbol.min <= low <= high <= symbol.max:
-                raise ValueError(f"range {name}={low}..{high} is not within the symbol's domain")
+                raise ValueError(
+                    f"range {bound_words(name, low, high)} is not within the symbol's domain"
+                )
             cut.setdefault(name, {symbol.min, symbol.max + 1}).update((low, high + 1))
     # Between two neighbouring cuts nothing changes, so one point of each cell stands for all.
     for point in itertools.product(*(sorted(points)[:-1] for points in cut.values())):

@@ -38,7 +38,7 @@ def typed_knobs(knobs: Mapping[Any, Any]) -> PublicKnobs:
 
 
 def parse_bounds(text: str) -> tuple[tuple[str, int, int], ...]:
-    """The bounds that a `Range` in words says.
+    """The bounds that a `Range` in words says; a single value is written ``M=1`` or ``M=1..1``.
 
     Raises:
         UsageError: the text is no range.
@@ -46,7 +46,8 @@ def parse_bounds(text: str) -> tuple[tuple[str, int, int], ...]:
     bounds = []
     for item in text.split(", "):
         name, _, span = item.partition("=")
-        low, _, high = span.partition("..")
+        low, dots, high = span.partition("..")
+        high = high if dots else low
         if not (name and low.isdecimal() and high.isdecimal()):
             raise UsageError(f"range: got {text!r}, want such as 'M=1..64'")
         bounds.append((name, int(low), int(high)))

@@ -46,11 +46,12 @@ class Normaliser {
       : operand_(operand),
         buffer_(buffer),
         slot_(slot),
+        symbols_(frame->symbols),
         dim_(frame->dims + operand.base),
         stride_(frame->strides + operand.base),
         rank_(operand.rank) {}
 
-  void Run();
+  void Run(const Table& table, const Call& call);
   void RunOverridden(const Override& given);
 
  private:
@@ -62,6 +63,7 @@ class Normaliser {
   bool MatchUpToUnitAxes(int* axis_of) const;
   void NeedCompatible(bool spells_declared_extents) const;
   void NeedRank() const;
+  void NeedSymbolValues(const Table& table, const Call& call) const;
   void KeepOwnStrides(const int* axis_of);
   bool StaysWithin(const int64_t* own) const;
   bool HasZeroExtent() const { return std::find(dim_, dim_ + rank_, 0) != dim_ + rank_; }
@@ -77,6 +79,7 @@ class Normaliser {
   const Operand& operand_;
   const Buffer& buffer_;
   Slot* slot_;
+  const int64_t* symbols_;
   int64_t* dim_;
   int64_t* stride_;
   int rank_;
@@ -123,7 +126,43 @@ void Normaliser::KeepOwnStrides(const int* axis_of) {
   slot_->own_strides = true;
 }
 
-void Normaliser::Run() {
+// A buffer of the declared rank that differs only where the declaration is symbolic spells another
+// value of a symbol. That is a mistake, unless the call itself gave the value and the declared
+// part of the buffer lies in it as the declaration says: the first rows of more, say.
+void Normaliser::NeedSymbolValues(const Table& table, const Call& call) const {
+  if (buffer_.ndim != rank_ || operand_.ragged) return;
+  if (BitsOf(buffer_.dtype) != BitsOf(operand_.dtype->dl)) return;
+  int long_axes = 0;
+  const AxisPattern* other = nullptr;  // that of the first axis that differs
+  bool given = true;
+  for (int axis = 0; axis < rank_; ++axis) {
+    if (buffer_.shape[axis] > 1) ++long_axes;
+    if (buffer_.shape[axis] == dim_[axis]) continue;
+    const AxisPattern& pattern = operand_.patterns[axis];
+    if (pattern.symbols.empty()) return;  // a blob: its extents are its own
+    if (other == nullptr) other = &pattern;
+    for (int symbol : pattern.symbols) {
+      given &= call.num_overrides > 0 ||
+               std::any_of(call.symbols, call.symbols + call.num_symbols,
+                           [&](const SymbolValue& value) { return value.symbol == symbol; });
+    }
+  }
+  if (long_axes < 2) return;  // flat, a blob as well
+  int64_t scratch[kMaxBufferRank];
+  const int64_t* own = StridesOf(buffer_, scratch);
+  for (int axis = 0; axis < rank_; ++axis) {
+    given &= buffer_.shape[axis] >= dim_[axis] && (dim_[axis] <= 1 || own[axis] == stride_[axis]);
+  }
+  if (given) return;
+  std::string values;
+  for (int symbol : other->symbols) {
+    values += (values.empty() ? "'" : ", '") + table.symbols[symbol].name + "' is " +
+              std::to_string(symbols_[symbol]);
+  }
+  Refuse("extents", operand_, DescribeBuffer(buffer_), Declared() + ", where symbol " + values);
+}
+
+void Normaliser::Run(const Table& table, const Call& call) {
   slot_->data = buffer_.data;
   if (buffer_.kind == Buffer::Kind::kAddress) {
     TakeReach(DeclaredReach());
@@ -138,6 +177,7 @@ void Normaliser::Run() {
   int axis_of[kMaxRank];
   bool matches = MatchUpToUnitAxes(axis_of);
   NeedCompatible(matches);
+  if (!matches && !table.symbols.empty()) NeedSymbolValues(table, call);
   if (matches) {
     if (!IsContiguous(buffer_)) {  // a transposed view, dense or not, must not be read straight
       KeepOwnStrides(axis_of);
@@ -442,7 +482,7 @@ void BindPack(const Table& table, const Call& call, Frame* frame) {
     if (given != nullptr) {
       normaliser.RunOverridden(*given);
     } else {
-      normaliser.Run();
+      normaliser.Run(table, call);
     }
     const int64_t* dim = frame->dims + operand.base;
     const int64_t* stride = frame->strides + operand.base;

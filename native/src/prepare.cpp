@@ -8,6 +8,7 @@
 #include "ffi.h"
 #include "layout.h"
 #include "plan.h"
+#include "symbols.h"
 
 namespace cudnn_aot {
 namespace {
@@ -153,6 +154,7 @@ int64_t Plan::WorkspaceBytes(const SymbolValue* given, int count, Interval sm_co
                            symbol.max / symbol.multiple_of * symbol.multiple_of});
   }
   for (int i = 0; i < count; ++i) {
+    CheckRange(table_.symbols[given[i].symbol], given[i].value, nullptr);
     all.symbols[given[i].symbol] = {given[i].value, given[i].value};
   }
   all.attrs[kAttrSmCount] = sm_counts;

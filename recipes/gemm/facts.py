@@ -97,7 +97,12 @@ class GemmFacts:
     @property
     def extents(self) -> dict[str, int]:
         """The extents to rank for: symbols take their hint, or their largest value."""
+        return self.extents_at({})
+
+    def extents_at(self, given: Mapping[str, int]) -> dict[str, int]:
+        """The extents to rank for where some symbols have given values."""
         values = {name: symbol.planned for name, symbol in self.symbols.items()}
+        values.update(given)
         batch = math.prod(evaluate(extent, values) for extent in self.batch)
         sizes = (evaluate(extent, values) for extent in (self.m, self.n, self.k))
         return {"batch": batch, **dict(zip("mnk", sizes, strict=True))}

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
-from cudnn_aot.compiler.graph.extents import Symbol, SymExpr
+from cudnn_aot.compiler.graph.extents import SymExpr
 from cudnn_aot.compiler.planning.engine import PlanConfig
 from cudnn_aot.compiler.planning.ranges import Range, Ranges
 from cudnn_aot.compiler.target.target import Target
+from cudnn_aot.recipes.gemm import tma
 from cudnn_aot.recipes.gemm.config import GemmConfig
 from cudnn_aot.recipes.gemm.facts import GemmFacts
 
@@ -74,7 +74,10 @@ def recommend(
     """
     plans: list[PlanConfig | Ranges] = []
     for engine_id in offered:
-        if engine_id == SM90_PERSISTENT and kind == "FALLBACK":
+        if engine_id == SM90_PERSISTENT and (reason := tma.why_never(facts)):
+            # Its other kernel has no schedule: all knobs build the same.
+            plans.append(PlanConfig(engine_id, FALLBACK, f"no TMA: {reason}"))
+        elif engine_id == SM90_PERSISTENT and kind == "FALLBACK":
             plans.append(PlanConfig(engine_id, FALLBACK, "the smallest of everything"))
         elif engine_id == SM90_PERSISTENT:
             plans += _ranges(engine_id, facts, target.sm_count)
@@ -133,7 +136,8 @@ def _ranges(engine_id: int, facts: GemmFacts, sm_count: int) -> list[Ranges]:
     ranges = (
         Range(((name, low, high),), PlanConfig(engine_id, config)) for low, high, config in parts
     )
-    return [Ranges(tuple(ranges), why=f"the model's best for each of {len(ends)} ranges of {name}")]
+    why = f"the model's best for each of {len(parts)} ranges of {name}"
+    return [Ranges(tuple(ranges), why)]
 
 
 def _samples(facts: GemmFacts, name: str, low: int, high: int) -> list[Extents]:
@@ -145,8 +149,7 @@ def _samples(facts: GemmFacts, name: str, low: int, high: int) -> list[Extents]:
         values = [low, math.isqrt(max(low, 1) * high), high]
     samples = []
     for value in dict.fromkeys(values):
-        pinned = Symbol(min=value, max=value)
-        samples.append(replace(facts, symbols={**facts.symbols, name: pinned}).extents)
+        samples.append(facts.extents_at({name: value}))
     return samples
 
 
@@ -160,24 +163,30 @@ def modelled_cycles(
     """
     m, n, k, batch = (max(1, extents[name]) for name in ("m", "n", "k", "batch"))
     memory = 2 * batch * (m * k + n * k + m * n) / MEMORY_BYTES_PER_CYCLE
+    floor = memory + TILE_CYCLES
     modelled = []
+    tile: tuple[int, int, int, int] | None = None
     for config in configs:
-        tile_m, tile_n, splits = config.tile_m, config.tile_n, config.splits
-        cluster_m, cluster_n = config.cluster_m, config.cluster_n
-        clusters_m = -(-m // (tile_m * cluster_m)) * cluster_m
-        clusters_n = -(-n // (tile_n * cluster_n)) * cluster_n
-        waves = -(-clusters_m * clusters_n * batch * splits // sm_count)
-        k_item = -(-k // splits)
-        math_cycles = tile_m * tile_n * k_item / MATH_MACS_PER_CYCLE[tile_m]
-        # Rows beyond the matrix are not read; a cluster shares what its blocks have in common.
-        rows, columns = min(m, tile_m) / cluster_n, min(n, tile_n) / cluster_m
-        cycles = max(math_cycles, 2 * k_item * (rows + columns) / OPERAND_BYTES_PER_CYCLE)
-        cycles += TILE_CYCLES
+        own = config.tile_m, config.tile_n, config.cluster_m, config.cluster_n
+        if own != tile:  # configs that differ in splits alone follow each other
+            tile_m, tile_n, cluster_m, cluster_n = tile = own
+            clusters_m = -(-m // (tile_m * cluster_m)) * cluster_m
+            clusters_n = -(-n // (tile_n * cluster_n)) * cluster_n
+            tiles = clusters_m * clusters_n * batch
+            # Rows beyond the matrix are not read; a cluster shares what its blocks have in common.
+            rows, columns = min(m, tile_m) / cluster_n, min(n, tile_n) / cluster_m
+            per_k = max(
+                tile_m * tile_n / MATH_MACS_PER_CYCLE[tile_m],
+                2 * (rows + columns) / OPERAND_BYTES_PER_CYCLE,
+            )
+            partial = 4 * tile_m * tile_n / STORE_BYTES_PER_CYCLE
+        splits = config.splits
+        cycles = -(-k // splits) * per_k + TILE_CYCLES
         launch = 0.0
         if splits > 1:
             # Every split writes its partial tile, and the last to arrive reads them all.
-            cycles += 4 * tile_m * tile_n * (1 + splits / 2) / STORE_BYTES_PER_CYCLE
+            cycles += partial * (1 + splits / 2)
             launch = SPLIT_CYCLES
-        cycles *= waves
-        modelled.append((max(cycles, memory + TILE_CYCLES) + launch, cycles))
+        cycles *= -(-tiles * splits // sm_count)  # waves
+        modelled.append(((cycles if cycles > floor else floor) + launch, cycles))
     return modelled

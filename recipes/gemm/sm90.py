@@ -19,16 +19,14 @@ from cudnn_aot.compiler.planning.engine import Engine, Lowering, Refusal
 from cudnn_aot.compiler.planning.knobs import knob_type
 from cudnn_aot.compiler.target.target import Target
 from cudnn_aot.errors import cudnnGraphNotSupportedError
-from cudnn_aot.recipes.gemm import lowering
+from cudnn_aot.recipes.gemm import lowering, tma
 from cudnn_aot.recipes.gemm.capability import GemmCapability
 from cudnn_aot.recipes.gemm.config import GemmConfig
 from cudnn_aot.recipes.gemm.facts import GemmFacts, Operand
-from cudnn_aot.recipes.gemm.lowering import DTYPE_BYTES, Json, TableBuilder, Variant
+from cudnn_aot.recipes.gemm.lowering import Json, TableBuilder, Variant
 
 TMA_TEMPLATE = "gemm.kernels.sm90:matmul"
 ANY_STRIDE_TEMPLATE = "gemm.kernels.simt:matmul"
-# A TMA descriptor takes 16-byte addresses and 16-byte multiples of stride.
-TMA_ALIGN_BYTES = 16
 WORKSPACE_ALIGN_BYTES = 256
 
 
@@ -43,7 +41,7 @@ class GemmSm90Persistent(Engine):
             sm_hi=90,
             is_arch_specific=True,
             dtypes=("BFLOAT16", "HALF"),
-            alignment_bytes=TMA_ALIGN_BYTES,
+            alignment_bytes=tma.ALIGN_BYTES,
         ),
     )
     numerical_notes = frozenset({numerical_note.TENSOR_CORE})
@@ -72,41 +70,27 @@ def _tma_guard(operand: Operand, unit_axis: int) -> ex.Predicate:
     """Whether the bound buffer fits a TMA descriptor whose contiguous axis is ``unit_axis`` (-1
     or -2).
     """
-    step = TMA_ALIGN_BYTES // DTYPE_BYTES[operand.dtype]
-    rank = len(operand.dim)
-    other = rank - 1 if unit_axis == -2 else rank - 2
+    step = tma.step_elements(operand)
+    other = tma.stepped_axes(operand, unit_axis)[0]
     strides = [ex.stride(operand.uid, other)]
     if lowering.batch_axes(operand):
         strides.append(lowering.batch_stride(operand))
     return ex.all_of(
-        ex.aligned(operand.uid, TMA_ALIGN_BYTES),
-        ex.eq(ex.stride(operand.uid, rank + unit_axis), 1),
+        ex.aligned(operand.uid, tma.ALIGN_BYTES),
+        ex.eq(ex.stride(operand.uid, len(operand.dim) + unit_axis), 1),
         *(ex.divides(step, stride) for stride in strides),
         *(ex.lt(0, stride) for stride in strides),
     )
 
 
-def _may_use_tma(operand: Operand, unit_axis: int, facts: GemmFacts) -> bool:
-    """Whether buffers laid out as declared can fit a TMA descriptor."""
-    step = TMA_ALIGN_BYTES // DTYPE_BYTES[operand.dtype]
-    rank = len(operand.dim)
-    other = rank - 1 if unit_axis == -2 else rank - 2
-    axes = [other, *lowering.batch_axes(operand)[-1:]]
-    return all(lowering.is_multiple(operand.stride[axis], step, facts.symbols) for axis in axes)
-
-
 def _add_tma_branch(
     builder: TableBuilder, facts: GemmFacts, config: GemmConfig, variant: Variant, target: Target
 ) -> None:
-    layout = facts.majors()
-    if layout is None:
-        return
-    a_axis = -1 if layout[0] == "k" else -2
-    b_axis = -2 if layout[1] == "k" else -1
-    if not _may_use_tma(facts.a, a_axis, facts) or not _may_use_tma(facts.b, b_axis, facts):
-        return
     outputs = [operand for operand, _ in variant.outputs]
-    store = "tma" if all(_may_use_tma(o, -1, facts) for o in outputs) else "direct"
+    layout, axes = facts.majors(), tma.unit_axes(facts)
+    if layout is None or axes is None or tma.why_not(facts, outputs):
+        return
+    store = "tma" if tma.may_store(outputs, facts) else "direct"
     output_guards = [
         _tma_guard(o, -1) if store == "tma" else ex.eq(ex.stride(o.uid, len(o.dim) - 1), 1)
         for o in outputs
@@ -114,12 +98,10 @@ def _add_tma_branch(
     guard = ex.all_of(
         variant.guard,
         ex.lt(0, extent_expr(facts.k)),
-        _tma_guard(facts.a, a_axis),
-        _tma_guard(facts.b, b_axis),
+        _tma_guard(facts.a, axes[0]),
+        _tma_guard(facts.b, axes[1]),
         *output_guards,
     )
-    if guard is False:
-        return
     params = {
         "ab_dtype": facts.a.dtype,
         "a_major": layout[0],

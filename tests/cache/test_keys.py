@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cudnn_aot.recipes
+from cudnn_aot.cache import spec as specs
 from cudnn_aot.cache import toolchain as tools
 from cudnn_aot.cache.canonical import canonical_bytes, plain
 from cudnn_aot.cache.source import source_closure
@@ -38,6 +39,22 @@ SPEC = KernelSpec(
     toolchain={"dsl_flavor": "cu12", "nvidia-cutlass-dsl": "4.8.1"},
     options=("--opt-level 3",),
 )
+
+
+def test_params_are_checked_once_however_deep_they_nest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A symbolic graph makes several specs: checking each level anew took most of their time."""
+    checked: list[Any] = []
+    monkeypatch.setattr(specs, "plain", lambda *args: checked.append(args) or plain(*args))
+    counts = set()
+    params: dict[str, Any] = {"leaf": [1, {"two": 2.0}]}
+    for _ in range(4):
+        params = {"inner": [params], "also": params}
+        checked.clear()
+        made = replace(SPEC, params=params)
+        counts.add(len(checked))
+        assert made.params == replace(SPEC, params=params).params != SPEC.params
+        assert plain(made.params) == plain(params)
+    assert len(counts) == 1
 
 
 @pytest.mark.parametrize(

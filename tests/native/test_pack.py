@@ -109,6 +109,57 @@ def test_rule_4_a_strided_buffer_equal_up_to_unit_axes_keeps_its_strides():
     assert bound(np.zeros((K, M), np.uint16).T) == ([1, M, K], [M * K, 1, M], 2 * M * K)
 
 
+N_SYMBOLS = {name: symbol(1, 64) for name in "MN"}
+B = operand(2, [1, 4, "N"], [["mul", 4, "N"], "N", 1])
+Y = operand(9, [1, "M", "N"], [["mul", "M", "N"], "N", 1], kind="output")
+
+
+def floats(*shape):
+    return np.zeros(shape, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("y", "symbols", "named"),
+    [
+        (floats(1, 3, 7), {"M": 3}, "'N' is 5"),  # B has 5 columns
+        (floats(1, 3, 7), {"M": 3, "N": 5}, "'N' is 5"),  # its rows would begin elsewhere
+        (floats(1, 2, 7), {"M": 3}, "'M' is 3"),
+        (floats(1, 2, 9), {"M": 2, "N": 5}, "'N' is 5"),
+        (np.zeros((5, 9), np.float32).T[None], {"M": 5, "N": 5}, "'M' is 5"),  # by columns
+    ],
+    ids=["another-operand", "another-pitch", "two-symbols", "columns", "transposed"],
+)
+def test_rule_4_a_buffer_that_spells_another_value_of_a_symbol_is_refused(y, symbols, named):
+    both = _native.Plan(table([B, Y], symbols=N_SYMBOLS))
+    with pytest.raises(RefusedError, match=f"^operand 9 't9': got float32 .*symbol {named}") as no:
+        both.resolve({2: floats(1, 4, 5), 9: y}, symbols=symbols)
+    assert (no.value.rule, no.value.operand) == ("extents", 9)
+
+
+def test_rule_4_a_value_that_another_operand_spells_is_no_value_of_the_call():
+    """Nobody said that 4 of the 6 rows are meant."""
+    x, y = operand(1, ["M", K], [K, 1]), operand(2, ["M", K], [K, 1], kind="output")
+    both = plan(x, y)
+    with pytest.raises(RefusedError, match="want FLOAT .4, 8., where symbol 'M' is 4"):
+        both.resolve({1: floats(4, K), 2: floats(6, K)})
+    room = {1: floats(4, K), 2: floats(6, K)}
+    seen = both.resolve(room, symbols={"M": 4})["operands"][2]
+    assert (seen["dim"], seen["stride"], seen["nbytes"]) == ([4, K], [K, 1], 4 * 6 * K)
+    assert both.bind({"M": 4}).resolve(room)["operands"][2]["dim"] == [4, K]
+
+
+@pytest.mark.parametrize(
+    "y",
+    [floats(21), floats(1, 21), floats(1, 21, 1), floats(3, 7), floats(7, 3, 1), floats(2, 3, 5)],
+    ids=lambda y: "x".join(map(str, y.shape)),
+)
+def test_rule_4_a_blob_spells_no_symbol(y):
+    """Flat, of another rank, or with other extents where the declaration has numbers."""
+    both = _native.Plan(table([B, Y], symbols=N_SYMBOLS))
+    seen = both.resolve({2: floats(1, 4, 5), 9: y}, symbols={"M": 3})["operands"][9]
+    assert (seen["dim"], seen["stride"]) == ([1, 3, 5], [15, 5, 1])
+
+
 def test_rule_5_anything_else():
     given = {"symbols": {"M": M}}
     assert refusal(bound, np.zeros((M, 24), np.uint16)[:, :9], **given) == ("extents", 1)

@@ -33,6 +33,24 @@ def test_slices_start_at_multiples_of_their_alignment():
     assert plan.workspace_bytes() == 64 + 3008 + 1
 
 
+@pytest.mark.parametrize("value", [65, -5, 0, 6])
+def test_the_workspace_of_extents_outside_the_domain_is_refused(value):
+    """As a call with them is: such a number would be of no call."""
+    domain = {"M": symbol(4, 64, 4)}
+    slices = [{"name": "s", "bytes": ["mul", "M", 8], "align": 1}]
+    plan = _native.Plan(table([operand(1, ["M"], [1])], workspace=slices, symbols=domain), [])
+    message = f"^symbol 'M': got {value}, want 4 to 64, a multiple of 4 "
+    for call in (
+        lambda: plan.workspace_bytes({"M": value}),
+        lambda: plan.bind({}).workspace_bytes({"M": value}),
+        lambda: plan.resolve({1: 4096}, symbols={"M": value}),
+    ):
+        with pytest.raises(RefusedError, match=message) as refused:
+            call()
+        assert (refused.value.rule, refused.value.operand) == ("symbol_range", None)
+    assert plan.workspace_bytes({"M": 64}) == 512
+
+
 def aligned(size: int, shift: int = 0) -> np.ndarray:
     memory = np.zeros(size + 512, np.uint8)
     start = -memory.ctypes.data % 256 + shift

@@ -162,6 +162,16 @@ def test_every_listed_plan_replays_to_itself(plan_lists, name):
     assert [fresh.name(index) for index in range(len(fresh))] == names
 
 
+def test_a_plan_of_ranges_counts_those_that_it_has(plan_lists):
+    """Neighbours with the same schedule are one range."""
+    for plans in plan_lists.values():
+        if isinstance(plans.entry(0), Ranges):
+            (symbol,) = plans.facts.m.symbols
+            count = len(plans.entry(0).parts)
+            want = f"the model's best for each of {count} ranges of {symbol}"
+            assert plans.entry(0).why == want
+
+
 def test_a_coefficient_is_counted_in_the_ends_of_ranges(plan_lists):
     """Ranges end at rows of M, not at values of the symbol."""
     by_rows = ranges_of(listed(gemm_graphs.plain("g", "M", 1024, 8192, symbols=rows("M", 0, 8192))))

@@ -133,6 +133,9 @@ def test_a_backends_plan_needs_the_backend(standin):
         (["M=0..49", "M=50..100"], "is not within"),
         (["M=0..99", "K=1..1"], "is not within"),
         (["M=0-99"], "want such as"),
+        (["M=0.."], "want such as"),
+        (["M=..99"], "want such as"),
+        (["M="], "want such as"),
         (["=0..99"], "want such as"),
         ([""], "want such as"),
         (["M=0..49, M=0..49", "M=50..99"], "once each"),
@@ -162,6 +165,8 @@ def test_a_plan_of_ranges_declines_where_one_of_them_does(plans, standin):
 
 
 def test_words_for_ranges_are_read_back():
-    bounds = (("M", 0, 49), ("seq_len", 7, 2**31 - 1))
+    bounds = (("M", 0, 49), ("B", 1, 1), ("seq_len", 7, 2**31 - 1))
+    assert str(Range(bounds, PlanConfig(ONE))) == "M=0..49, B=1, seq_len=7..2147483647"
     assert parse_bounds(str(Range(bounds, PlanConfig(ONE)))) == bounds
+    assert parse_bounds("B=1..1") == parse_bounds("B=1") == (("B", 1, 1),)
     assert typed_knobs({}) == {}

@@ -1,0 +1,86 @@
+"""Which operands a declaration lets TMA move; the ranking and the lowering both go by it.
+
+A TMA descriptor takes 16-byte addresses, one contiguous axis, and on the others strides that are
+16-byte multiples above 0. What is said here is of buffers laid out as declared: a graph that rules
+TMA out gets no branch with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cudnn_aot.recipes.gemm import lowering
+from cudnn_aot.recipes.gemm.facts import GemmFacts, Operand
+
+ALIGN_BYTES = 16
+
+
+def stepped_axes(operand: Operand, unit_axis: int) -> list[int]:
+    """The axes whose strides a descriptor has: the matrix's other axis, and the merged batch.
+
+    ``unit_axis`` is the contiguous one, -1 or -2.
+    """
+    rank = len(operand.dim)
+    other = rank - 1 if unit_axis == -2 else rank - 2
+    return [other, *lowering.batch_axes(operand)[-1:]]
+
+
+def step_elements(operand: Operand) -> int:
+    """What strides are multiples of, in elements."""
+    return ALIGN_BYTES // lowering.DTYPE_BYTES[operand.dtype]
+
+
+def unit_axes(facts: GemmFacts) -> tuple[int, int] | None:
+    """The contiguous axes of A and of B, -1 or -2; None if one has none."""
+    majors = facts.majors()
+    if majors is None:
+        return None
+    return -1 if majors[0] == "k" else -2, -2 if majors[1] == "k" else -1
+
+
+def why_not(facts: GemmFacts, outputs: Sequence[Operand]) -> str | None:
+    """None where the TMA kernel may serve a call that binds these outputs, else the reason.
+
+    TMA loads A and B. It need not store: threads can, where the outputs' rows are contiguous.
+    """
+    if lowering.bounds(facts.k, facts.symbols)[1] == 0:
+        return "K is 0"
+    axes = unit_axes(facts)
+    if axes is None:
+        return f"{facts.a.name!r} or {facts.b.name!r} has no contiguous axis"
+    for operand, axis in zip((facts.a, facts.b), axes, strict=True):
+        if reason := _why_not_operand(operand, axis, facts):
+            return reason
+    for output in outputs:
+        if output.stride[-1] != 1:
+            return f"the rows of {output.name!r} are not contiguous"
+    return None
+
+
+def why_never(facts: GemmFacts) -> str | None:
+    """None where the TMA kernel may serve some call, else the reason why it serves none."""
+    reasons = [
+        why_not(facts, [operand for operand, _ in variant.outputs])
+        for variant in lowering.variants(facts)
+        if variant.outputs
+    ]
+    return None if None in reasons else reasons[0]
+
+
+def may_store(outputs: Sequence[Operand], facts: GemmFacts) -> bool:
+    """Whether TMA may store all of these."""
+    return all(_why_not_operand(operand, -1, facts) is None for operand in outputs)
+
+
+def _why_not_operand(operand: Operand, unit_axis: int, facts: GemmFacts) -> str | None:
+    for axis in stepped_axes(operand, unit_axis):
+        stride = operand.stride[axis]
+        if stride == 0:
+            return f"stride of {operand.name!r} on axis {axis} is 0"
+        if not lowering.is_multiple(stride, step_elements(operand), facts.symbols):
+            verb = "is not" if isinstance(stride, int) else "need not be"
+            return (
+                f"stride {stride} of {operand.name!r} on axis {axis} {verb} "
+                f"a multiple of {ALIGN_BYTES} bytes"
+            )
+    return None
