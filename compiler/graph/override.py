@@ -236,10 +236,13 @@ def _lay_out(tensor: Tensor, declared: Tensor) -> None:
     stride = declared.stride
     if tensor.dim != declared.dim and len(stride) == len(tensor.dim):
         old = declared.dim
-        # Outermost first; of equal strides, the axis of extent 1 lies outside.
+        axes = range(len(old))
+        # Outermost first; of equal strides, the axis of extent 1 lies inside.
         steps = [step if isinstance(step, int) else 0 for step in stride]
-        order = sorted(range(len(old)), key=lambda axis: (-steps[axis], old[axis] != 1, axis))
-        if stride == packed(old, order):
-            stride = packed(tensor.dim, order)
+        order = sorted(axes, key=lambda axis: (-steps[axis], old[axis] == 1, axis))
+        # Strides outside an extent of 0 are 0 and do not sort.
+        dense = next((each for each in (axes, order) if stride == packed(old, each)), None)
+        if dense is not None:
+            stride = packed(tensor.dim, dense)
     fill(tensor, stride=stride if is_set else (), stride_assigned=is_set)
     fill(tensor, dim_assigned=declared.dim_assigned)

@@ -3,7 +3,7 @@
 import pytest
 
 from cudnn_aot.compiler.formats import graph_json
-from cudnn_aot.compiler.graph.extents import Symbol
+from cudnn_aot.compiler.graph.extents import Symbol, row_major
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.graph.instantiate import instantiate
 from cudnn_aot.errors import cudnnGraphNotSupportedError
@@ -46,14 +46,61 @@ def test_rows_of_a_and_of_what_follows_become_one_symbol():
         ([2, 8, 64], [64, 128, 1], ["64", "128", "1"]),  # rows outermost
         ([2, 8, 64], [1000, 100, 1], ["1000", "100", "1"]),  # padded: stays as declared
         ([1, 8, 64], [512, 64, 1], ["64*M", "64", "1"]),
+        ([4, 1, 8], [8, 8, 1], ["8*M", "8", "1"]),
+        ([4, 1, 8], [8, 32, 1], ["8", "32", "1"]),
+        ([4, 8, 1], [8, 1, 1], ["M", "1", "1"]),
+        ([4, 0, 8], [0, 8, 1], ["8*M", "8", "1"]),
     ],
 )
 def test_dense_strides_stay_dense(dim, stride, wanted):
     graph = new_graph()
     a = graph.tensor(dim, stride)
-    graph.matmul(a, graph.tensor([1, 64, 32])).set_output(True)
+    graph.matmul(a, graph.tensor([1, dim[2], 32])).set_output(True)
     (a,) = canonical(graph, a)
     assert shown(a.stride) == wanted
+
+
+def decode_norm(graph, tensor):
+    x, scale = tensor([3, 8, 64, 1]), tensor([1, 1, 64, 1])
+    y, _ = graph.rmsnorm(x, scale, None, graph.tensor_scalar(1e-5), "INFERENCE")
+    return [y]
+
+
+def attention_of(heads, heads_of_k, queries):
+    def build(graph, tensor):
+        q = tensor([2, heads, queries, 64])
+        k, v = tensor([2, heads_of_k, 64, 64]), tensor([2, heads_of_k, 64, 64])
+        return graph.sdpa(q, k, v, is_inference=False)
+
+    return build
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda graph, tensor: [graph.matmul(tensor([4, 1, 8]), tensor([4, 8, 16]))],
+        decode_norm,
+        attention_of(4, 1, 64),  # one head of k and v
+        attention_of(4, 4, 1),  # one query
+        attention_of(1, 1, 1),
+    ],
+    ids=["matmul", "norm", "one-head", "one-query", "one-of-both"],
+)
+def test_written_strides_that_are_row_major_are_those_left_out(build):
+    def key(is_written):
+        graph = new_graph()
+        results = build(
+            graph, lambda dim: graph.tensor(dim, row_major(dim) if is_written else None)
+        )
+        for result in results:
+            result.set_output(True)
+        if is_written:
+            graph.validate()
+            for result in results:
+                result.set_dim(result.dim).set_stride(row_major(result.dim))
+        return graph.key()
+
+    assert key(True) == key(False)
 
 
 def test_an_operand_with_as_many_columns_as_a_has_rows_keeps_them():
