@@ -17,9 +17,9 @@ extents to the caller, is refused: it would serve the stand-ins alone.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
-from cudnn_aot.compiler.graph.extents import Extent, Symbol, SymExpr, packed, symbols_of
+from cudnn_aot.compiler.graph.extents import Symbol, SymExpr, packed, symbols_of
 from cudnn_aot.compiler.graph.infer import infer_node
 from cudnn_aot.compiler.graph.node import Node
 from cudnn_aot.compiler.graph.tensor import Tensor, fill
@@ -64,8 +64,9 @@ def symbolic(graph: Graph) -> Graph:
     for node in graph.nodes:
         for tensor, axis, letter in _roots(node):
             form.mark(tensor, axis, letter)
-    if not form.names:
+    if not form.counts:
         _refuse("no matmul, norm or attention tells which extents those are")
+    form.name_symbols()
     try:
         while not form.infer():
             pass
@@ -120,38 +121,60 @@ def _attention_axes(node: Node, ports: Mapping[str, Tensor]) -> Iterator[tuple[T
                 yield tensor, axis - len(tensor.dim), letter
 
 
+_Count: TypeAlias = tuple[str, int]
+
+
 class _Form:
     """The canonical form as it comes about.
 
     Attributes:
         graph: the caller's graph, validated.
         copy: the form; its extents are those of `graph` until `infer` is through.
-        names: the symbol for an extent, by what it counts and its stand-in.
-        axes: by uid of a graph input, the symbols of its axes, counted from the last.
+        counts: by uid and axis of a graph input, counted from the last, what calls override there:
+            what it counts and its stand-in.
+        names: the symbol for each of those.
+        axes: by uid of a graph input, the symbols of its axes.
     """
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.copy = twin_of(graph, lambda tensor: (tensor.dim, tensor.stride))
-        self.names: dict[tuple[str, Extent], str] = {}
+        self.counts: dict[tuple[int, int], set[_Count]] = {}
+        self.names: dict[_Count, str] = {}
         self.axes: dict[int, dict[int, str]] = {}
 
     def mark(self, tensor: Tensor, axis: int, letter: str) -> None:
-        """Make an axis of `tensor` symbolic, back to the graph inputs that it comes from."""
+        """Say that calls override an axis of the graph inputs that an axis of `tensor` is from."""
         extent = tensor.dim[axis]
-        if (letter, extent) not in self.names:
-            count = sum(known == letter for known, _ in self.names)
-            name = self.names[letter, extent] = f"{letter}{count + 1}" if count else letter
-            assert isinstance(extent, int)
-            least = 0 if letter.startswith(("M", "R")) else min(1, extent)
-            most = MAX_BATCH if letter == "B" else MAX_ROWS
-            self.copy._declare_symbol(name, Symbol(least, max(most, extent), extent))
-        self._trace(tensor, axis, self.names[letter, extent])
+        assert isinstance(extent, int)
+        self._trace(tensor, axis, (letter, extent))
 
-    def _trace(self, tensor: Tensor, axis: int, name: str) -> None:
+    def name_symbols(self) -> None:
+        """Declare the symbols of what is marked: one for all that an axis counts, and numbered by
+        the first input that has it, so that the order of nodes does not matter."""
+        merged: dict[_Count, frozenset[_Count]] = {}
+        for counts in self.counts.values():
+            whole = frozenset(counts).union(*(merged.get(count, ()) for count in counts))
+            merged |= dict.fromkeys(whole, whole)
+        used: dict[str, int] = {}
+        for (uid, axis), counts in sorted(self.counts.items()):
+            whole = merged[min(counts)]
+            letter, extent = min(whole)
+            if (letter, extent) not in self.names:
+                used[letter] = used.get(letter, 0) + 1
+                name = letter if used[letter] == 1 else f"{letter}{used[letter]}"
+                self.names |= dict.fromkeys(whole, name)
+                letters = {letter for letter, _ in whole}
+                least = 0 if all(each.startswith(("M", "R")) for each in letters) else 1
+                most = MAX_BATCH if "B" in letters else MAX_ROWS
+                symbol = Symbol(min(least, extent), max(most, extent), extent)
+                self.copy._declare_symbol(name, symbol)
+            self.axes.setdefault(uid, {})[axis] = self.names[letter, extent]
+
+    def _trace(self, tensor: Tensor, axis: int, count: _Count) -> None:
         node = self.graph.producer(tensor)
         if node is None:
-            self.axes.setdefault(tensor.uid, {}).setdefault(axis, name)
+            self.counts.setdefault((tensor.uid, axis), set()).add(count)
             return
         extent = tensor.dim[axis]
         if node.op == "matmul" and axis == -2:
@@ -167,7 +190,7 @@ class _Form:
         else:
             _refuse(f"axis {len(tensor.dim) + axis} of {tensor} comes out of {node}")
         for source in sources:
-            self._trace(source, axis, name)
+            self._trace(source, axis, count)
 
     def infer(self) -> bool:
         """Infer all extents from those of the inputs; False if more inputs became symbolic."""
@@ -215,8 +238,9 @@ class _Form:
         if output is None:
             dim = list(declared.dim)
             for owner, axis, letter in _attention_axes(node, node.outputs):
-                if owner is declared:
-                    dim[axis] = SymExpr(1, (self.names[letter, declared.dim[axis]],))
+                extent = declared.dim[axis]
+                if owner is declared and isinstance(extent, int):
+                    dim[axis] = SymExpr(1, (self.names[letter, extent],))
             fill(tensor, dim=tuple(dim))
         elif output.shape.rule(node.view) == declared.dim:
             fill(tensor, dim=(), dim_assigned=False, stride=())

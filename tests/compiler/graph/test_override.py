@@ -134,6 +134,42 @@ def test_chained_matmuls_share_the_rows_and_two_inputs_of_other_rows_do_not():
     }
 
 
+def test_the_order_of_nodes_numbers_no_symbol():
+    def key(order):
+        graph = new_graph()
+        b = graph.tensor([1, 8, 16], uid=3)
+        for uid in order:
+            a = graph.tensor([1, 64 * uid, 8], uid=uid)
+            graph.matmul(graph.relu(a), b).set_output(True).set_uid(10 + uid)
+        return graph.key()
+
+    assert key([1, 2]) == key([2, 1])
+
+
+def test_the_order_of_nodes_names_no_symbol():
+    def symbols(is_norm_first):
+        graph = new_graph()
+        x = graph.tensor([2, 4, 16, 64], uid=1)
+        k, v = (graph.tensor([2, 4, 16, 64], uid=uid) for uid in (2, 3))
+        scale, epsilon = graph.tensor([1, 4, 1, 64], uid=4), graph.tensor_scalar(1e-5)
+
+        def norm():
+            y, _ = graph.rmsnorm(x, scale, None, epsilon, "INFERENCE")
+            y.set_output(True).set_uid(25)
+
+        if is_norm_first:
+            norm()
+        graph.sdpa(x, k, v)[0].set_output(True).set_uid(26)
+        if not is_norm_first:
+            norm()
+        return dict(graph.canonical().symbols), graph.key()
+
+    assert symbols(True) == symbols(False)
+    assert symbols(True)[0] == {
+        "B": Symbol(1, 1 << 12, 2), "R2": Symbol(1, 1 << 20, 16), "S_kv": Symbol(1, 1 << 20, 16),
+    }  # fmt: skip
+
+
 def test_a_graph_with_symbols_of_its_own_keeps_its_declaration():
     graph = new_graph(symbols={"N": Symbol(1, 64)})
     y = graph.matmul(graph.tensor([1, 8, 64]), graph.tensor([1, 64, "N"])).set_output(True)
