@@ -47,11 +47,12 @@ _AXES: Mapping[str, str] = {
     **dict.fromkeys(("k", "v"), "B . S_kv ."),
     **dict.fromkeys(("bias", "dBias", "rng_dump", "dropout_0"), _SCORES),
     "kv_mask": "B . . S_kv",
-    "seq_len_q": "B . . .",
-    "seq_len_kv": "B . . .",
+    **dict.fromkeys(("seq_len_q", "seq_len_kv"), "B . . ."),
+    **dict.fromkeys(("paged_attention_k_table", "paged_attention_v_table"), "B . . ."),
 }
 
 
+_GRADIENTS = {"dK": "k", "dV": "v"}  # with the rows of these operands; other results have q's
 _BROADCASTS = ("bias", "dBias", "kv_mask")  # whose axes of extent 1 stay
 
 
@@ -70,6 +71,8 @@ def symbolic(graph: Graph) -> Graph:
     try:
         while not form.infer():
             pass
+        for node in form.copy.nodes:
+            _check_scales(node)
         return form.copy.freeze()
     except InvalidGraphError as error:
         _refuse(str(error))
@@ -101,6 +104,17 @@ def _roots(node: Node) -> Iterator[tuple[Tensor, int, str]]:
     elif node.op in _ATTENTION:
         for tensor, axis, letter in _attention_axes(node, node.inputs):
             yield tensor, axis, letter
+
+
+def _check_scales(node: Node) -> None:
+    """Refuse scales beside a symbol that are padded, or that lie so many rows apart."""
+    if node.op != "block_scale_dequantize":
+        return
+    scales = node.inputs["descale"].dim
+    sizes = (1,) * (len(scales) - len(node.attr("block_size"))) + node.attr("block_size")
+    for extent, count, size in zip(node.inputs["input"].dim, scales, sizes, strict=True):
+        if symbols_of((extent,)) and count != extent and not count == size == 1:
+            _refuse(f"{node} has {count} scales for {extent} rows, which no product of extents is")
 
 
 def _attention_axes(node: Node, ports: Mapping[str, Tensor]) -> Iterator[tuple[Tensor, int, str]]:
@@ -180,7 +194,8 @@ class _Form:
         if node.op == "matmul" and axis == -2:
             sources = [node.inputs["A"]]
         elif node.op in _ATTENTION:
-            sources = [node.inputs["q"]]
+            port = next(port for port, result in node.outputs.items() if result is tensor)
+            sources = [node.inputs[_GRADIENTS.get(port, "q")]]
         elif _meets_by_axis(node):
             sources = [
                 operand

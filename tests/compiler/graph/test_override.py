@@ -247,6 +247,44 @@ def test_attention_is_symbolic_in_batch_and_lengths():
     assert instantiate(graph, hints).key() == instantiate(graph.canonical(), hints).key()
 
 
+def test_page_tables_have_the_batch():
+    graph = new_graph()
+    q, pool = graph.tensor([2, 4, 1, 64]), graph.tensor([8, 2, 16, 64])
+    rows = graph.tensor([2, 1, 1, 1], data_type="INT32")
+    tables = [graph.tensor([2, 1, 4, 1], data_type="INT32") for _ in "kv"]
+    o, _ = graph.sdpa(
+        q, pool, pool, use_padding_mask=True, seq_len_q=rows, seq_len_kv=rows,
+        paged_attention_k_table=tables[0], paged_attention_v_table=tables[1],
+        paged_attention_max_seq_len_kv=64,
+    )  # fmt: skip
+    o.set_output(True)
+    for table in canonical(graph, *tables):
+        assert shown(table.dim) == ["B", "1", "4", "1"]
+    assert instantiate(graph, {"B": 3, "S_q": 2}).tensors[o.uid].dim == (3, 4, 2, 64)
+
+
+@pytest.mark.parametrize("inputs", ["qqq", "qkk", "qqv"])
+def test_what_one_axis_counts_twice_is_one_symbol(inputs):
+    graph = new_graph()
+    tensors = {name: graph.tensor([2, 4, 16, 64]) for name in sorted(set(inputs))}
+    o, _ = graph.sdpa(*(tensors[name] for name in inputs))
+    o.set_output(True)
+    symbols = {"B": 3, **{name: 5 for name in graph.canonical().symbols if name != "B"}}
+    assert instantiate(graph, symbols).tensors[o.uid].dim == (3, 4, 5, 64)
+    assert len(symbols) == (3 if inputs == "qkk" else 2)
+
+
+def test_rows_of_a_gradient_are_those_of_its_operand():
+    graph = new_graph()
+    q, o, grad = (graph.tensor([2, 4, 8, 64]) for _ in range(3))
+    k, v = (graph.tensor([2, 4, 16, 64]) for _ in range(2))
+    stats = graph.tensor([2, 4, 8, 1], data_type="FLOAT")
+    _, dk, _ = graph.sdpa_backward(q, k, v, o, grad, stats)
+    y = graph.matmul(dk, graph.tensor([1, 4, 64, 32])).set_output(True)
+    q, k, y = canonical(graph, q, k, y)
+    assert [shown(tensor.dim)[2] for tensor in (q, k, y)] == ["S_q", "M", "M"]
+
+
 def test_the_batch_of_offsets_stays_a_number():
     graph = new_graph()
     offsets = graph.tensor([3, 1, 1, 1], data_type="INT32")
@@ -316,9 +354,25 @@ def check_one_row_reduced(graph):
     return graph.reduction(y, mode="ADD", out_dims=[1, 1, 1])
 
 
+def check_padded_scales(graph):
+    a = graph.tensor([1, 100, 64], data_type="FP8_E4M3")
+    scales = graph.tensor([1, 128, 2], data_type="FP8_E8M0", reordering_type="F8_128x4")
+    b = graph.tensor([1, 64, 32], data_type="BFLOAT16")
+    return graph.matmul(graph.block_scale_dequantize(a, scales, block_size=[1, 32]), b)
+
+
+def check_blocks_of_rows(graph):
+    a = graph.tensor([1, 64, 64], data_type="FP8_E4M3")
+    scales = graph.tensor([1, 2, 2], data_type="FLOAT")
+    b = graph.tensor([1, 64, 32], data_type="BFLOAT16")
+    return graph.matmul(graph.block_scale_dequantize(a, scales, block_size=[32, 32]), b)
+
+
 @pytest.mark.parametrize(
     ("build", "reason"),
     [
+        (check_padded_scales, r"'block_scale_dequantize.0' .* has 128 scales for M rows"),
+        (check_blocks_of_rows, r"'block_scale_dequantize.0' .* has 2 scales for M rows"),
         (check_nothing_to_override, "no matmul, norm or attention tells which extents those are"),
         (check_rows_of_a_move, r"comes out of node 'transpose.0' \(transpose\)"),
         (check_reshape, r"'reshape.0' \(reshape\) leaves the extents of its result to the caller"),
