@@ -133,7 +133,7 @@ class Problem:
 
 def alibi_slopes(heads: int) -> Array:
     """``2 ** (-8 i / n)`` for the n = largest power of two heads; then of 2n every other one."""
-    n = 1 << (heads.bit_length() - 1)
+    n = 1 << heads.bit_length() >> 1
     slopes = [2.0 ** (-8.0 * i / n) for i in range(1, n + 1)]
     slopes += [2.0 ** (-4.0 * i / n) for i in range(1, 2 * (heads - n), 2)]
     return np.array(slopes)
@@ -278,7 +278,7 @@ def stats_base(call: Call, stats: Array) -> Array:
 def problem_of(call: Call, q: Array, k: Array, v: Array) -> Problem:
     """The problem of a node whose q, k and v are these, pages already gathered."""
     for name, x in (("k", k), ("v", v)):
-        if q.shape[1] % x.shape[1]:
+        if q.shape[1] % (x.shape[1] or q.shape[1] + 1):  # no heads divide no heads alone
             raise call.refuse(f"heads of {name}: got {x.shape[1]}, want a divisor of {q.shape[1]}")
     columns = min(k.shape[2], v.shape[2])
     masks = masks_of(call, q.shape[0], q.shape[1], q.shape[2], columns)

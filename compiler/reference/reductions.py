@@ -16,13 +16,18 @@ def _amax(x: Array, axes: tuple[int, ...]) -> Array:
     return np.abs(x).max(axis=axes, keepdims=True, initial=0.0)
 
 
+def _average(x: Array, axes: tuple[int, ...]) -> Array:
+    total = x.sum(axis=axes, keepdims=True)
+    return total / (x.size // total.size) if x.size else np.full(total.shape, np.nan)
+
+
 _MODES: dict[str, _Reduce] = {
     "ADD": lambda x, axes: x.sum(axis=axes, keepdims=True),
     "MUL": lambda x, axes: x.prod(axis=axes, keepdims=True),
     "MIN": lambda x, axes: x.min(axis=axes, keepdims=True, initial=np.inf),
     "MAX": lambda x, axes: x.max(axis=axes, keepdims=True, initial=-np.inf),
     "AMAX": _amax,
-    "AVG": lambda x, axes: x.mean(axis=axes, keepdims=True),
+    "AVG": _average,
     "NORM1": lambda x, axes: np.abs(x).sum(axis=axes, keepdims=True),
     "NORM2": lambda x, axes: np.sqrt((x * x).sum(axis=axes, keepdims=True)),
     "MUL_NO_ZEROS": lambda x, axes: np.where(x == 0, 1.0, x).prod(axis=axes, keepdims=True),
