@@ -48,8 +48,8 @@ def _member(field: str, kind: Any, default: Any) -> Callable[[Any], Any]:
 def _number(value: Any) -> int | float | None:
     if value is not None and type(value) not in (int, float, bool):
         raise InvalidGraphError(f"bad pass_by_value: got {value!r}, want a number")
-    if type(value) is int and not -INT64_MAX <= value <= INT64_MAX:
-        raise InvalidGraphError("bad pass_by_value: want an integer below 2**63")
+    if type(value) is int and not -INT64_MAX - 1 <= value <= INT64_MAX:
+        raise InvalidGraphError("bad pass_by_value: want an integer from -2**63 to 2**63 - 1")
     return value
 
 
