@@ -115,7 +115,7 @@ _MEANS = ("mean", "inv_var")
 # What is normalised, and what with, by every name that the ops have for it.
 _NUMBERS = floats(
     *("input", "grad", "scale", "bias", "mean", "inv_variance"),
-    *("in_running_mean", "in_running_var", "Y", "DX"),
+    *("in_running_mean", "in_running_var", "Y", "DX", "epsilon", "momentum"),
 )
 
 RMSNORM: tuple[Rule, ...] = (
