@@ -262,13 +262,14 @@ tensor = Tensor  # the name in annotations of programs
 def forget(tensor: Tensor) -> None:
     """Empty what inference filled in: what the caller did not set."""
     state = tensor.__dict__
-    if tensor.declared_value is not None:
-        state["pass_by_value"] = tensor.declared_value
-    if not tensor.data_type_assigned:
+    given = state.get  # faster than attributes that are mostly the class's
+    if given("declared_value") is not None:
+        state["pass_by_value"] = state["declared_value"]
+    if not given("data_type_assigned"):
         state["data_type"] = None
-    if not tensor.dim_assigned:
+    if not given("dim_assigned"):
         state["dim"] = ()
-    if not tensor.stride_assigned:
+    if not given("stride_assigned"):
         state["stride"] = ()
 
 
