@@ -163,7 +163,7 @@ def passed_scalars(found: Found, table: Mapping[str, Any]) -> dict[int, int | fl
             passed[uid] = value
             continue
         own = found.member.pattern.graph.tensors[uid].pass_by_value
-        if value != own:
+        if str(value) != str(own):  # as text, in which 0.0 and -0.0 differ too
             return (
                 f"it is no case of {found.member.label}: tensor uid {uid}: pass_by_value: got "
                 f"{value}, want {own}, and no launch passes another"

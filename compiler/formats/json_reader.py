@@ -198,7 +198,7 @@ class Value:
         """The same without a `Value` for each, which `at` makes of those that need one."""
         members = self._members()
         for name in members:
-            if name not in required and name not in optional:
+            if name not in optional and name not in required:
                 known = ", ".join(dict.fromkeys((*required, *optional)))
                 self.at(name).fail(f"unknown field (known: {known})")
         for name in required:

@@ -47,11 +47,9 @@ def differences(graph: Graph, other: Graph) -> list[Difference]:
                 for axis, (here, there) in enumerate(pairs)
                 if here != there
             ]
-        here, there = tensor.pass_by_value, twin.pass_by_value
-        if here != there:
-            found["scalars"].append(
-                Difference(f"value of {_called(tensor)}", str(here), str(there))
-            )
+        here, there = str(tensor.pass_by_value), str(twin.pass_by_value)
+        if here != there:  # as text, in which 0.0 and -0.0 differ too
+            found["scalars"].append(Difference(f"value of {_called(tensor)}", here, there))
     found["symbols"] += _symbol_differences(graph, other)
     for place, node in ours.nodes.items():
         twins = theirs.nodes[place].view.said

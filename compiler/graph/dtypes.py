@@ -48,7 +48,8 @@ class Dtype(Record):
         exponent = max(math.frexp(value)[1] - 1, self.least_exponent)
         step = exponent - (self.significand_bits - 1)
         if self.significand_bits < 53:
-            value = math.ldexp(round(math.ldexp(value, -step)), step)
+            magnitude = math.ldexp(round(math.ldexp(abs(value), -step)), step)
+            value = math.copysign(magnitude, value) if magnitude or self.least < 0 else 0.0
         return value if self.least <= value <= self.largest else None
 
     @property

@@ -31,7 +31,8 @@ def infer_inputs(graph: Graph) -> None:
         _infer_data_type(graph, tensor)
         if not tensor.dim:
             raise InvalidGraphError(f"{tensor} has no dim: an input declares its extents")
-        _infer_stride(tensor)
+        if not tensor.stride:
+            _infer_stride(tensor)
 
 
 def infer_nodes(graph: Graph) -> None:

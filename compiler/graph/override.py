@@ -17,9 +17,9 @@ extents to the caller, is refused: it would serve the stand-ins alone.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
-from cudnn_aot.compiler.graph.extents import Extent, Symbol, SymExpr, packed, symbols_of
+from cudnn_aot.compiler.graph.extents import Symbol, SymExpr, packed, symbols_of
 from cudnn_aot.compiler.graph.infer import infer_node
 from cudnn_aot.compiler.graph.node import Node
 from cudnn_aot.compiler.graph.tensor import Tensor, fill
@@ -47,11 +47,12 @@ _AXES: Mapping[str, str] = {
     **dict.fromkeys(("k", "v"), "B . S_kv ."),
     **dict.fromkeys(("bias", "dBias", "rng_dump", "dropout_0"), _SCORES),
     "kv_mask": "B . . S_kv",
-    "seq_len_q": "B . . .",
-    "seq_len_kv": "B . . .",
+    **dict.fromkeys(("seq_len_q", "seq_len_kv"), "B . . ."),
+    **dict.fromkeys(("paged_attention_k_table", "paged_attention_v_table"), "B . . ."),
 }
 
 
+_GRADIENTS = {"dK": "k", "dV": "v"}  # with the rows of these operands; other results have q's
 _BROADCASTS = ("bias", "dBias", "kv_mask")  # whose axes of extent 1 stay
 
 
@@ -64,11 +65,14 @@ def symbolic(graph: Graph) -> Graph:
     for node in graph.nodes:
         for tensor, axis, letter in _roots(node):
             form.mark(tensor, axis, letter)
-    if not form.names:
+    if not form.counts:
         _refuse("no matmul, norm or attention tells which extents those are")
+    form.name_symbols()
     try:
         while not form.infer():
             pass
+        for node in form.copy.nodes:
+            _check_scales(node)
         return form.copy.freeze()
     except InvalidGraphError as error:
         _refuse(str(error))
@@ -102,6 +106,17 @@ def _roots(node: Node) -> Iterator[tuple[Tensor, int, str]]:
             yield tensor, axis, letter
 
 
+def _check_scales(node: Node) -> None:
+    """Refuse scales beside a symbol that are padded, or that lie so many rows apart."""
+    if node.op != "block_scale_dequantize":
+        return
+    scales = node.inputs["descale"].dim
+    sizes = (1,) * (len(scales) - len(node.attr("block_size"))) + node.attr("block_size")
+    for extent, count, size in zip(node.inputs["input"].dim, scales, sizes, strict=True):
+        if symbols_of((extent,)) and count != extent and not count == size == 1:
+            _refuse(f"{node} has {count} scales for {extent} rows, which no product of extents is")
+
+
 def _attention_axes(node: Node, ports: Mapping[str, Tensor]) -> Iterator[tuple[Tensor, int, str]]:
     if "block_mask" in node.inputs:
         _refuse(f"{node} has a mask of blocks, whose number is no product of extents")
@@ -120,44 +135,67 @@ def _attention_axes(node: Node, ports: Mapping[str, Tensor]) -> Iterator[tuple[T
                 yield tensor, axis - len(tensor.dim), letter
 
 
+_Count: TypeAlias = tuple[str, int]
+
+
 class _Form:
     """The canonical form as it comes about.
 
     Attributes:
         graph: the caller's graph, validated.
         copy: the form; its extents are those of `graph` until `infer` is through.
-        names: the symbol for an extent, by what it counts and its stand-in.
-        axes: by uid of a graph input, the symbols of its axes, counted from the last.
+        counts: by uid and axis of a graph input, counted from the last, what calls override there:
+            what it counts and its stand-in.
+        names: the symbol for each of those.
+        axes: by uid of a graph input, the symbols of its axes.
     """
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.copy = twin_of(graph, lambda tensor: (tensor.dim, tensor.stride))
-        self.names: dict[tuple[str, Extent], str] = {}
+        self.counts: dict[tuple[int, int], set[_Count]] = {}
+        self.names: dict[_Count, str] = {}
         self.axes: dict[int, dict[int, str]] = {}
 
     def mark(self, tensor: Tensor, axis: int, letter: str) -> None:
-        """Make an axis of `tensor` symbolic, back to the graph inputs that it comes from."""
+        """Say that calls override an axis of the graph inputs that an axis of `tensor` is from."""
         extent = tensor.dim[axis]
-        if (letter, extent) not in self.names:
-            count = sum(known == letter for known, _ in self.names)
-            name = self.names[letter, extent] = f"{letter}{count + 1}" if count else letter
-            assert isinstance(extent, int)
-            least = 0 if letter.startswith(("M", "R")) else min(1, extent)
-            most = MAX_BATCH if letter == "B" else MAX_ROWS
-            self.copy._declare_symbol(name, Symbol(least, max(most, extent), extent))
-        self._trace(tensor, axis, self.names[letter, extent])
+        assert isinstance(extent, int)
+        self._trace(tensor, axis, (letter, extent))
 
-    def _trace(self, tensor: Tensor, axis: int, name: str) -> None:
+    def name_symbols(self) -> None:
+        """Declare the symbols of what is marked: one for all that an axis counts, and numbered by
+        the first input that has it, so that the order of nodes does not matter."""
+        merged: dict[_Count, frozenset[_Count]] = {}
+        for counts in self.counts.values():
+            whole = frozenset(counts).union(*(merged.get(count, ()) for count in counts))
+            merged |= dict.fromkeys(whole, whole)
+        used: dict[str, int] = {}
+        for (uid, axis), counts in sorted(self.counts.items()):
+            whole = merged[min(counts)]
+            letter, extent = min(whole)
+            if (letter, extent) not in self.names:
+                used[letter] = used.get(letter, 0) + 1
+                name = letter if used[letter] == 1 else f"{letter}{used[letter]}"
+                self.names |= dict.fromkeys(whole, name)
+                letters = {letter for letter, _ in whole}
+                least = 0 if all(each.startswith(("M", "R")) for each in letters) else 1
+                most = MAX_BATCH if "B" in letters else MAX_ROWS
+                symbol = Symbol(min(least, extent), max(most, extent), extent)
+                self.copy._declare_symbol(name, symbol)
+            self.axes.setdefault(uid, {})[axis] = self.names[letter, extent]
+
+    def _trace(self, tensor: Tensor, axis: int, count: _Count) -> None:
         node = self.graph.producer(tensor)
         if node is None:
-            self.axes.setdefault(tensor.uid, {}).setdefault(axis, name)
+            self.counts.setdefault((tensor.uid, axis), set()).add(count)
             return
         extent = tensor.dim[axis]
         if node.op == "matmul" and axis == -2:
             sources = [node.inputs["A"]]
         elif node.op in _ATTENTION:
-            sources = [node.inputs["q"]]
+            port = next(port for port, result in node.outputs.items() if result is tensor)
+            sources = [node.inputs[_GRADIENTS.get(port, "q")]]
         elif _meets_by_axis(node):
             sources = [
                 operand
@@ -167,7 +205,7 @@ class _Form:
         else:
             _refuse(f"axis {len(tensor.dim) + axis} of {tensor} comes out of {node}")
         for source in sources:
-            self._trace(source, axis, name)
+            self._trace(source, axis, count)
 
     def infer(self) -> bool:
         """Infer all extents from those of the inputs; False if more inputs became symbolic."""
@@ -215,8 +253,9 @@ class _Form:
         if output is None:
             dim = list(declared.dim)
             for owner, axis, letter in _attention_axes(node, node.outputs):
-                if owner is declared:
-                    dim[axis] = SymExpr(1, (self.names[letter, declared.dim[axis]],))
+                extent = declared.dim[axis]
+                if owner is declared and isinstance(extent, int):
+                    dim[axis] = SymExpr(1, (self.names[letter, extent],))
             fill(tensor, dim=tuple(dim))
         elif output.shape.rule(node.view) == declared.dim:
             fill(tensor, dim=(), dim_assigned=False, stride=())
@@ -236,10 +275,13 @@ def _lay_out(tensor: Tensor, declared: Tensor) -> None:
     stride = declared.stride
     if tensor.dim != declared.dim and len(stride) == len(tensor.dim):
         old = declared.dim
-        # Outermost first; of equal strides, the axis of extent 1 lies outside.
+        axes = range(len(old))
+        # Outermost first; of equal strides, the axis of extent 1 lies inside.
         steps = [step if isinstance(step, int) else 0 for step in stride]
-        order = sorted(range(len(old)), key=lambda axis: (-steps[axis], old[axis] != 1, axis))
-        if stride == packed(old, order):
-            stride = packed(tensor.dim, order)
+        order = sorted(axes, key=lambda axis: (-steps[axis], old[axis] == 1, axis))
+        # Strides outside an extent of 0 are 0 and do not sort.
+        dense = next((each for each in (axes, order) if stride == packed(old, each)), None)
+        if dense is not None:
+            stride = packed(tensor.dim, dense)
     fill(tensor, stride=stride if is_set else (), stride_assigned=is_set)
     fill(tensor, dim_assigned=declared.dim_assigned)

@@ -48,8 +48,8 @@ def _member(field: str, kind: Any, default: Any) -> Callable[[Any], Any]:
 def _number(value: Any) -> int | float | None:
     if value is not None and type(value) not in (int, float, bool):
         raise InvalidGraphError(f"bad pass_by_value: got {value!r}, want a number")
-    if type(value) is int and not -INT64_MAX <= value <= INT64_MAX:
-        raise InvalidGraphError("bad pass_by_value: want an integer below 2**63")
+    if type(value) is int and not -INT64_MAX - 1 <= value <= INT64_MAX:
+        raise InvalidGraphError("bad pass_by_value: want an integer from -2**63 to 2**63 - 1")
     return value
 
 
@@ -262,13 +262,14 @@ tensor = Tensor  # the name in annotations of programs
 def forget(tensor: Tensor) -> None:
     """Empty what inference filled in: what the caller did not set."""
     state = tensor.__dict__
-    if tensor.declared_value is not None:
-        state["pass_by_value"] = tensor.declared_value
-    if not tensor.data_type_assigned:
+    given = state.get  # faster than attributes that are mostly the class's
+    if given("declared_value") is not None:
+        state["pass_by_value"] = state["declared_value"]
+    if not given("data_type_assigned"):
         state["data_type"] = None
-    if not tensor.dim_assigned:
+    if not given("dim_assigned"):
         state["dim"] = ()
-    if not tensor.stride_assigned:
+    if not given("stride_assigned"):
         state["stride"] = ()
 
 

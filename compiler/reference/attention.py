@@ -10,7 +10,8 @@ Rules, as the cuDNN frontend's documentation and own test references state them:
 
 - a query row i attends to key j iff ``i + shift - left < j <= i + shift + right``, for the bounds
   that are set; ``shift`` is 0 for TOP_LEFT and ``kv length - q length`` (of the batch, under the
-  padding mask) for BOTTOM_RIGHT. The causal flags mean a right bound of 0 and their alignment.
+  padding mask) for BOTTOM_RIGHT. The causal flags mean their alignment and, where no right
+  bound is given, one of 0.
 - alibi adds ``slope_h * (j - i)``, the slopes of Press et al. for H heads.
 - padding: keys from the batch's kv length on are masked, query rows from its q length on are not
   there: O 0 and Stats -inf, which the cuDNN frontend leaves unspecified.
@@ -132,7 +133,7 @@ class Problem:
 
 def alibi_slopes(heads: int) -> Array:
     """``2 ** (-8 i / n)`` for the n = largest power of two heads; then of 2n every other one."""
-    n = 1 << (heads.bit_length() - 1)
+    n = 1 << heads.bit_length() >> 1
     slopes = [2.0 ** (-8.0 * i / n) for i in range(1, n + 1)]
     slopes += [2.0 ** (-4.0 * i / n) for i in range(1, 2 * (heads - n), 2)]
     return np.array(slopes)
@@ -150,10 +151,9 @@ def _band(call: Call) -> dict[str, Any]:
     for name in _RIGHT:
         right = call.attr(name) if right is None else right
     is_bottom_right = call.choice("diagonal_alignment", "TOP_LEFT") == "BOTTOM_RIGHT"
-    if call.attr("use_causal_mask_bottom_right", False):
-        right, is_bottom_right = 0, True
-    elif call.attr("use_causal_mask", False):
-        right, is_bottom_right = 0, False
+    is_causal_bottom_right = call.attr("use_causal_mask_bottom_right", False)
+    if is_causal_bottom_right or call.attr("use_causal_mask", False):
+        right, is_bottom_right = 0 if right is None else right, is_causal_bottom_right
     return {"left": left, "right": right, "is_bottom_right": is_bottom_right}
 
 
@@ -278,7 +278,7 @@ def stats_base(call: Call, stats: Array) -> Array:
 def problem_of(call: Call, q: Array, k: Array, v: Array) -> Problem:
     """The problem of a node whose q, k and v are these, pages already gathered."""
     for name, x in (("k", k), ("v", v)):
-        if q.shape[1] % x.shape[1]:
+        if q.shape[1] % (x.shape[1] or q.shape[1] + 1):  # no heads divide no heads alone
             raise call.refuse(f"heads of {name}: got {x.shape[1]}, want a divisor of {q.shape[1]}")
     columns = min(k.shape[2], v.shape[2])
     masks = masks_of(call, q.shape[0], q.shape[1], q.shape[2], columns)

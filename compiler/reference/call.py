@@ -60,6 +60,12 @@ class Call:
             raise self.refuse(f"port {port} is open")
         return np.asarray(self.inputs[port])
 
+    def exact(self, port: str) -> Array:
+        """The operand of a required port in float64, or in int64 if it is one of INT64: for ops
+        that choose among values and change their sign alone."""
+        array = self.moved(port)
+        return array if array.dtype == np.int64 else self[port]
+
     def get(self, port: str) -> Array | None:
         """The operand of an optional port in float64, or None."""
         return self[port] if port in self.inputs else None
@@ -109,6 +115,11 @@ class Call:
     def refuse(self, text: str) -> InvalidGraphError:
         """An error that says what the reference cannot compute."""
         return InvalidGraphError(f"the reference of {self.op}: {text}")
+
+
+def with_negatives(x: Array) -> Array:
+    """`x`; of int64 without the least integer, whose negative would be one too large."""
+    return x if x.dtype != np.int64 else np.maximum(x, -np.iinfo(np.int64).max)
 
 
 def _as_integers(array: Array) -> np.ndarray[Any, np.dtype[np.int64]]:

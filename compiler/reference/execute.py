@@ -146,7 +146,7 @@ def random_operands(
             continue
         shape = shape_of(tensor, symbols)
         if tensor.pass_by_value is not None:
-            values[tensor.uid] = np.full(shape, tensor.pass_by_value, np.float64)
+            values[tensor.uid] = np.full(shape, tensor.pass_by_value)
         elif any(derived_maker_of(node.op, port) for node, port in _uses(graph, tensor)):
             derived.append(tensor)
         else:

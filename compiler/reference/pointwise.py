@@ -22,6 +22,7 @@ from cudnn_aot.compiler.reference.call import (
     erfc,
     sigmoid,
     softplus,
+    with_negatives,
 )
 
 Formula: TypeAlias = Callable[..., Array]
@@ -86,6 +87,11 @@ def _swish_slope(x: Array, beta: float) -> Array:
 
 def _relu(x: Array, slope: float, lower: float, upper: float | None) -> Array:
     """Continuous at the lower clip: the slope applies to what lies below it."""
+    clips = [clip for clip in (lower, upper) if clip is not None]
+    if x.dtype == np.int64:
+        if not slope and all(float(clip).is_integer() and abs(clip) < 2**63 for clip in clips):
+            return np.clip(x, int(lower), None if upper is None else int(upper))
+        x = x.astype(np.float64)
     below = lower + slope * (x - lower) if slope else lower  # 0 * inf is not 0
     y = np.where(x < lower, below, x)
     return y if upper is None else np.where(y > upper, upper, y)
@@ -130,9 +136,22 @@ def _row(*ports: str) -> Callable[[Formula], Reference]:
     return of
 
 
+def _choice(*ports: str) -> Callable[[Formula], Reference]:
+    """As `_row`, for formulas that keep every digit of INT64."""
+
+    def of(formula: Formula) -> Reference:
+        def reference(call: Call) -> Results:
+            chosen = np.asarray(formula(*(call.exact(port) for port in ports)))
+            return {"OUT_0": chosen.astype(np.float64) if chosen.dtype == bool else chosen}
+
+        return reference
+
+    return of
+
+
 def _with(attrs: Callable[[Call], tuple[float | None, ...]], formula: Formula) -> Reference:
     """A unary op that has attributes."""
-    return lambda call: {"OUT_0": formula(call["input"], *attrs(call))}
+    return lambda call: {"OUT_0": formula(call.exact("input"), *attrs(call))}
 
 
 def _backward(
@@ -159,10 +178,10 @@ def _select(call: Call) -> Results:
 
 
 _unary, _ab, _pair = _row("input"), _row("a", "b"), _row("input0", "input1")
-_compare = _row("input", "comparison")
+_compare = _choice("input", "comparison")
 
 REFERENCES: dict[str, Reference] = {
-    "abs": _unary(np.abs),
+    "abs": _choice("input")(lambda x: np.abs(with_negatives(x))),
     "ceil": _unary(np.ceil),
     "cos": _unary(np.cos),
     "elu": _unary(_elu),
@@ -174,7 +193,7 @@ REFERENCES: dict[str, Reference] = {
     "identity": lambda call: {"OUT_0": call.moved("input")},
     "log": _unary(np.log),
     "logical_not": _unary(lambda x: ~_is_true(x)),
-    "neg": _unary(np.negative),
+    "neg": _choice("input")(lambda x: np.negative(with_negatives(x))),
     "reciprocal": _unary(lambda x: 1 / x),
     "rsqrt": _unary(lambda x: 1 / np.sqrt(x)),
     "sigmoid": _unary(sigmoid),
@@ -190,8 +209,8 @@ REFERENCES: dict[str, Reference] = {
     "logical_or": _ab(lambda a, b: _is_true(a) | _is_true(b)),
     "mul": _ab(np.multiply),
     "sub": _ab(np.subtract),
-    "max": _pair(np.maximum),
-    "min": _pair(np.minimum),
+    "max": _choice("input0", "input1")(np.maximum),
+    "min": _choice("input0", "input1")(np.minimum),
     "mod": _pair(np.fmod),  # the remainder has the sign of the dividend, as C's fmod
     "pow": _pair(np.power),
     "cmp_eq": _compare(np.equal),

@@ -6,27 +6,45 @@ from collections.abc import Callable
 
 import numpy as np
 
-from cudnn_aot.compiler.reference.call import Array, Call, Reference, Results
+from cudnn_aot.compiler.reference.call import Array, Call, Reference, Results, with_negatives
 from cudnn_aot.compiler.reference.groups import boundaries
 
 _Reduce = Callable[[Array, tuple[int, ...]], Array]
 
 
 def _amax(x: Array, axes: tuple[int, ...]) -> Array:
-    return np.abs(x).max(axis=axes, keepdims=True, initial=0.0)
+    return np.abs(with_negatives(x)).max(axis=axes, keepdims=True, initial=0)
+
+
+def _extreme(choose: np.ufunc, neutral: float) -> _Reduce:
+    """Of int64 exactly, which has no infinity for none at all."""
+
+    def reduce(x: Array, axes: tuple[int, ...]) -> Array:
+        initial = None if x.size and x.dtype == np.int64 else neutral
+        return np.asarray(choose.reduce(x, axis=axes, keepdims=True, initial=initial))
+
+    return reduce
+
+
+def _average(x: Array, axes: tuple[int, ...]) -> Array:
+    total = x.sum(axis=axes, keepdims=True)
+    return total / (x.size // total.size) if x.size else np.full(total.shape, np.nan)
 
 
 _MODES: dict[str, _Reduce] = {
     "ADD": lambda x, axes: x.sum(axis=axes, keepdims=True),
     "MUL": lambda x, axes: x.prod(axis=axes, keepdims=True),
-    "MIN": lambda x, axes: x.min(axis=axes, keepdims=True, initial=np.inf),
-    "MAX": lambda x, axes: x.max(axis=axes, keepdims=True, initial=-np.inf),
+    "MIN": _extreme(np.minimum, np.inf),
+    "MAX": _extreme(np.maximum, -np.inf),
     "AMAX": _amax,
-    "AVG": lambda x, axes: x.mean(axis=axes, keepdims=True),
+    "AVG": _average,
     "NORM1": lambda x, axes: np.abs(x).sum(axis=axes, keepdims=True),
     "NORM2": lambda x, axes: np.sqrt((x * x).sum(axis=axes, keepdims=True)),
     "MUL_NO_ZEROS": lambda x, axes: np.where(x == 0, 1.0, x).prod(axis=axes, keepdims=True),
 }
+
+
+_CHOICES = ("MIN", "MAX", "AMAX")
 
 
 def _reduction(call: Call) -> Results:
@@ -39,12 +57,12 @@ def _reduction(call: Call) -> Results:
     open; taken is the one whose output extent is the number of groups and not the input's extent
     (the first such).
     """
-    x, dim = call["input"], call.dim("OUT_0")
-    if len(dim) != x.ndim:
-        raise call.refuse(f"output rank: got {len(dim)}, want the input's {x.ndim}")
-    mode = call.choice("mode", "NOT_SET")
+    mode, dim = call.choice("mode", "NOT_SET"), call.dim("OUT_0")
     if mode not in _MODES:
         raise call.refuse(f"mode: got {mode}, want one of {', '.join(_MODES)}")
+    x = call.exact("input") if mode in _CHOICES else call["input"]
+    if len(dim) != x.ndim:
+        raise call.refuse(f"output rank: got {len(dim)}, want the input's {x.ndim}")
     reduce = _MODES[mode]
     if "group_offset" in call.inputs:
         return {"OUT_0": _grouped(call, reduce, x, dim)}

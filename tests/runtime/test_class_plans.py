@@ -389,6 +389,13 @@ def test_a_scalar_that_the_plan_does_not_take_is_a_miss(writer: StoreWriter) -> 
         store.plan(scale_graph(5, alpha=3.0))
 
 
+def test_the_sign_of_a_zero_that_the_plan_has_counts(writer: StoreWriter) -> None:
+    without = table([op for op in SCALE["operands"] if op["uid"] != 3], symbols={"M": symbol()})
+    put_graph(writer, scale_graph(alpha=0.0), launch_table=without)
+    with pytest.raises(errors.NotInStoreError, match="uid 3: pass_by_value: got -0.0, want 0.0"):
+        runtime.open(writer.path).plan(scale_graph(5, alpha=-0.0))
+
+
 def test_a_constant_is_no_operand(writer: StoreWriter) -> None:
     def constant(m: int | str) -> Graph:
         graph = scale_graph(m)

@@ -155,6 +155,7 @@ NORMS: tuple[Case, ...] = (
     ("rmsnorm_backward", {"scale": None, "has_dbias": False}, None),
     ("rmsnorm_backward", {"grad.dim": [8, 15, 1, 1]}, "port grad: got dim [8, 15, 1, 1]"),
     ("rmsnorm_backward", {"inv_variance.dim": [7, 1, 1, 1]}, "port inv_variance"),
+    ("layernorm", {"epsilon": number("INT32")}, "port epsilon: got INT32, want a float other than"),
     ("layernorm", {"scale": None}, "port bias: got bias alone, want it with scale"),
     (
         "layernorm",
@@ -459,6 +460,7 @@ LINEAR: tuple[Case, ...] = (
     ),
     ("gdn", {"cu_seqlens.dim": [0]}, "port cu_seqlens: got 0 offsets, want at least 1"),
     ("gdn", {"cu_seqlens.dim": [1]}, None),
+    ("gdn", {"beta.type": "FP4_E2M1"}, "port beta: got FP4_E2M1, want a float of at least 16 bits"),
     ("gdn", {"q.type": "BOOLEAN"}, "port q: got BOOLEAN, want a float other than FP8_E8M0"),
     ("mamba2", {"a.type": "INT32"}, "port a: got INT32"),
     ("gdn", {"cu_seqlens.type": "FLOAT"}, "port cu_seqlens: got FLOAT, want INT32 or INT64"),

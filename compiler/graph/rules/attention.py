@@ -55,14 +55,16 @@ class Band(NamedTuple):
 
 
 def band(view: NodeView) -> Band:
-    """The band of a node. A causal flag stands before the bounds and the alignment, and a bound of
-    the band before a sliding window, as in the cuDNN frontend."""
+    """The band of a node. A bound of the band stands before a causal flag and a sliding window, a
+    causal flag before the alignment, as in the cuDNN frontend."""
     left, right = given(view, *LEFT), given(view, *RIGHT)
     corner = given(view, "diagonal_alignment")
-    if given(view, "use_causal_mask_bottom_right"):
-        right, corner = 0, diagonal_alignment.BOTTOM_RIGHT
-    elif given(view, "use_causal_mask"):
-        right, corner = 0, diagonal_alignment.TOP_LEFT
+    is_bottom_right = given(view, "use_causal_mask_bottom_right")
+    if is_bottom_right or given(view, "use_causal_mask"):
+        right = 0 if right is None else right
+        corner = diagonal_alignment.TOP_LEFT
+        if is_bottom_right:
+            corner = diagonal_alignment.BOTTOM_RIGHT
     elif left is None and right is None:
         corner = diagonal_alignment.TOP_LEFT
     return Band(left, right, corner)
@@ -317,7 +319,7 @@ _BOTH_LENGTHS = tuple(
     excludes(wired(f"seq_len_{side}"), wired(f"cu_seq_len_{side}")) for side in ("q", "kv")
 )
 
-# One spelling for each mask; `sdpa_backward` takes several, and the later one counts.
+# One spelling for each mask; `sdpa_backward` takes several, of which `band` says what counts.
 SPELLINGS: tuple[Rule, ...] = (
     excludes(on("use_causal_mask"), on("use_causal_mask_bottom_right"), on(*RIGHT)),
     excludes(on("use_causal_mask_bottom_right"), on(*RIGHT)),

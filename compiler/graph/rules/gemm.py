@@ -8,7 +8,7 @@ from cudnn_aot.compiler.graph.rules.tables import numbers
 
 def same_rank(view: NodeView) -> Refusal | None:
     """A and B have the same number of axes"""
-    a, b = len(view.dim("A")), len(view.dim("B"))
+    a, b = len(view.inputs["A"].dim), len(view.inputs["B"].dim)
     return unsupported("B", f"rank {b}", f"{a}, as A") if a != b else None
 
 

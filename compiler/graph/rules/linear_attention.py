@@ -14,6 +14,7 @@ from cudnn_aot.compiler.graph.op import NodeView, Refusal, Rule, unsupported, wr
 from cudnn_aot.compiler.graph.rules.domain import may_be_at_most, may_divide
 from cudnn_aot.compiler.graph.rules.tables import (
     INTEGERS,
+    WIDE_FLOATS,
     Fact,
     excludes,
     extents,
@@ -177,12 +178,13 @@ def some_offset(view: NodeView) -> Refusal | None:
 
 
 _FLOATS = floats(*(port for port in (*_OPERANDS, "w", "O") if port != "state_indices"))
+_BETA = types("beta", allowed=WIDE_FLOATS)
 _OFFSETS = types("cu_seqlens", "state_indices", allowed=INTEGERS)
 
 
 def _rows(family: str) -> dict[str, tuple[Rule, ...]]:
     """The rules of the four ops of a family, by op."""
-    shapes = (agreeing_extents(family), some_offset, heads_divide, _OFFSETS, _FLOATS)
+    shapes = (agreeing_extents(family), some_offset, heads_divide, _OFFSETS, _FLOATS, _BETA)
     if family == "mamba2":
         return {
             "mamba2": (*_STEPS, *_FORWARD, *_PRE_GATE, *shapes),

@@ -20,7 +20,7 @@ def _mismatch(
 ) -> Refusal | None:
     """A refusal if the port's extents are not `want`, or with `or_one` 1 instead."""
     dim = view.dim(port)
-    if not dim:
+    if not dim or dim == want:
         return None
     fits = len(dim) == len(want) and all(
         or_one and have == 1 or may_equal(view, have, extent)
@@ -115,7 +115,7 @@ _MEANS = ("mean", "inv_var")
 # What is normalised, and what with, by every name that the ops have for it.
 _NUMBERS = floats(
     *("input", "grad", "scale", "bias", "mean", "inv_variance"),
-    *("in_running_mean", "in_running_var", "Y", "DX"),
+    *("in_running_mean", "in_running_var", "Y", "DX", "epsilon", "momentum"),
 )
 
 RMSNORM: tuple[Rule, ...] = (

@@ -130,14 +130,15 @@ def types(
     want = _SETS.get(allowed, want)
     want = want or f"not {listed(dtype.name for dtype in refused)}"
 
+    names = frozenset(ports)
+    bad = frozenset(d for d in data_type if d in refused or allowed and d not in allowed)
+
     def rule(view: NodeView) -> Refusal | None:
-        for port in ports:
-            tensor = view.tensor(port)
-            if tensor is None:
-                continue
-            dtype = tensor.data_type
-            if dtype is not None and (dtype in refused or allowed and dtype not in allowed):
-                return Refusal(f"port {port}: got {dtype.name}, want {want}", unsupported)
+        for wired in (view.inputs, view.outputs):  # mostly fewer than the ports
+            for port, tensor in wired.items():
+                dtype = tensor.data_type
+                if dtype in bad and port in names and dtype is not None:
+                    return Refusal(f"port {port}: got {dtype.name}, want {want}", unsupported)
         return None
 
     return documented(f"type of {', '.join(ports)}: {want}", rule)

@@ -42,6 +42,11 @@ def test_within_a_class_the_first_difference_is_the_cause(change, first):
     assert differences(graph, other)[0] == first
 
 
+def test_the_sign_of_a_zero_is_a_difference():
+    found = differences(scaled(factor=0.0), scaled(factor=-0.0))
+    assert [(each.here, each.there) for each in found] == [("0.0", "-0.0")]
+
+
 def test_ranges_of_symbols_are_compared():
     graph, other = (scaled("M", symbols={"M": {"max": top}}) for top in (128, 256))
     assert differences(graph, other) == [Difference("max of symbol M", "128", "256")]

@@ -92,12 +92,12 @@ def test_the_nearest_number_is_the_one_that_the_references_round_to(dtype):
     row, rng = DTYPES[dtype], np.random.default_rng(0)
     assert row.largest == storage.largest(dtype)
     wide = rng.choice([-1, 1], 2000) * 10.0 ** rng.uniform(-50, 40, 2000)
-    values = [*wide.tolist(), *rng.uniform(-10, 10, 500).tolist(), 0.0, 2.5, 0.75, row.largest]
+    values = [*wide.tolist(), *rng.uniform(-10, 10, 500).tolist(), -0.0, 2.5, 0.75, row.largest]
     rounded = np.asarray(storage.round_to(values, dtype), np.float64).tolist()
     for value, want in zip(values, rounded, strict=True):
         got = row.nearest(value)
         if row.least <= value <= row.largest:
-            assert got == want, value
+            assert (got, str(got)) == (want, str(want)), value  # the sign of a 0 too
         elif got is not None:  # it rounds to the last one inside
             assert got in (row.least, row.largest), value
     assert row.nearest(1e300) == (1e300 if dtype is data_type.DOUBLE else None)

@@ -3,7 +3,7 @@
 import pytest
 
 from cudnn_aot.compiler.formats import graph_json
-from cudnn_aot.compiler.graph.extents import Symbol
+from cudnn_aot.compiler.graph.extents import Symbol, row_major
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.graph.instantiate import instantiate
 from cudnn_aot.errors import cudnnGraphNotSupportedError
@@ -46,14 +46,61 @@ def test_rows_of_a_and_of_what_follows_become_one_symbol():
         ([2, 8, 64], [64, 128, 1], ["64", "128", "1"]),  # rows outermost
         ([2, 8, 64], [1000, 100, 1], ["1000", "100", "1"]),  # padded: stays as declared
         ([1, 8, 64], [512, 64, 1], ["64*M", "64", "1"]),
+        ([4, 1, 8], [8, 8, 1], ["8*M", "8", "1"]),
+        ([4, 1, 8], [8, 32, 1], ["8", "32", "1"]),
+        ([4, 8, 1], [8, 1, 1], ["M", "1", "1"]),
+        ([4, 0, 8], [0, 8, 1], ["8*M", "8", "1"]),
     ],
 )
 def test_dense_strides_stay_dense(dim, stride, wanted):
     graph = new_graph()
     a = graph.tensor(dim, stride)
-    graph.matmul(a, graph.tensor([1, 64, 32])).set_output(True)
+    graph.matmul(a, graph.tensor([1, dim[2], 32])).set_output(True)
     (a,) = canonical(graph, a)
     assert shown(a.stride) == wanted
+
+
+def decode_norm(graph, tensor):
+    x, scale = tensor([3, 8, 64, 1]), tensor([1, 1, 64, 1])
+    y, _ = graph.rmsnorm(x, scale, None, graph.tensor_scalar(1e-5), "INFERENCE")
+    return [y]
+
+
+def attention_of(heads, heads_of_k, queries):
+    def build(graph, tensor):
+        q = tensor([2, heads, queries, 64])
+        k, v = tensor([2, heads_of_k, 64, 64]), tensor([2, heads_of_k, 64, 64])
+        return graph.sdpa(q, k, v, is_inference=False)
+
+    return build
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda graph, tensor: [graph.matmul(tensor([4, 1, 8]), tensor([4, 8, 16]))],
+        decode_norm,
+        attention_of(4, 1, 64),  # one head of k and v
+        attention_of(4, 4, 1),  # one query
+        attention_of(1, 1, 1),
+    ],
+    ids=["matmul", "norm", "one-head", "one-query", "one-of-both"],
+)
+def test_written_strides_that_are_row_major_are_those_left_out(build):
+    def key(is_written):
+        graph = new_graph()
+        results = build(
+            graph, lambda dim: graph.tensor(dim, row_major(dim) if is_written else None)
+        )
+        for result in results:
+            result.set_output(True)
+        if is_written:
+            graph.validate()
+            for result in results:
+                result.set_dim(result.dim).set_stride(row_major(result.dim))
+        return graph.key()
+
+    assert key(True) == key(False)
 
 
 def test_an_operand_with_as_many_columns_as_a_has_rows_keeps_them():
@@ -85,6 +132,42 @@ def test_chained_matmuls_share_the_rows_and_two_inputs_of_other_rows_do_not():
         "M": 16,
         "M2": 24,
     }
+
+
+def test_the_order_of_nodes_numbers_no_symbol():
+    def key(order):
+        graph = new_graph()
+        b = graph.tensor([1, 8, 16], uid=3)
+        for uid in order:
+            a = graph.tensor([1, 64 * uid, 8], uid=uid)
+            graph.matmul(graph.relu(a), b).set_output(True).set_uid(10 + uid)
+        return graph.key()
+
+    assert key([1, 2]) == key([2, 1])
+
+
+def test_the_order_of_nodes_names_no_symbol():
+    def symbols(is_norm_first):
+        graph = new_graph()
+        x = graph.tensor([2, 4, 16, 64], uid=1)
+        k, v = (graph.tensor([2, 4, 16, 64], uid=uid) for uid in (2, 3))
+        scale, epsilon = graph.tensor([1, 4, 1, 64], uid=4), graph.tensor_scalar(1e-5)
+
+        def norm():
+            y, _ = graph.rmsnorm(x, scale, None, epsilon, "INFERENCE")
+            y.set_output(True).set_uid(25)
+
+        if is_norm_first:
+            norm()
+        graph.sdpa(x, k, v)[0].set_output(True).set_uid(26)
+        if not is_norm_first:
+            norm()
+        return dict(graph.canonical().symbols), graph.key()
+
+    assert symbols(True) == symbols(False)
+    assert symbols(True)[0] == {
+        "B": Symbol(1, 1 << 12, 2), "R2": Symbol(1, 1 << 20, 16), "S_kv": Symbol(1, 1 << 20, 16),
+    }  # fmt: skip
 
 
 def test_a_graph_with_symbols_of_its_own_keeps_its_declaration():
@@ -164,6 +247,44 @@ def test_attention_is_symbolic_in_batch_and_lengths():
     assert instantiate(graph, hints).key() == instantiate(graph.canonical(), hints).key()
 
 
+def test_page_tables_have_the_batch():
+    graph = new_graph()
+    q, pool = graph.tensor([2, 4, 1, 64]), graph.tensor([8, 2, 16, 64])
+    rows = graph.tensor([2, 1, 1, 1], data_type="INT32")
+    tables = [graph.tensor([2, 1, 4, 1], data_type="INT32") for _ in "kv"]
+    o, _ = graph.sdpa(
+        q, pool, pool, use_padding_mask=True, seq_len_q=rows, seq_len_kv=rows,
+        paged_attention_k_table=tables[0], paged_attention_v_table=tables[1],
+        paged_attention_max_seq_len_kv=64,
+    )  # fmt: skip
+    o.set_output(True)
+    for table in canonical(graph, *tables):
+        assert shown(table.dim) == ["B", "1", "4", "1"]
+    assert instantiate(graph, {"B": 3, "S_q": 2}).tensors[o.uid].dim == (3, 4, 2, 64)
+
+
+@pytest.mark.parametrize("inputs", ["qqq", "qkk", "qqv"])
+def test_what_one_axis_counts_twice_is_one_symbol(inputs):
+    graph = new_graph()
+    tensors = {name: graph.tensor([2, 4, 16, 64]) for name in sorted(set(inputs))}
+    o, _ = graph.sdpa(*(tensors[name] for name in inputs))
+    o.set_output(True)
+    symbols = {"B": 3, **{name: 5 for name in graph.canonical().symbols if name != "B"}}
+    assert instantiate(graph, symbols).tensors[o.uid].dim == (3, 4, 5, 64)
+    assert len(symbols) == (3 if inputs == "qkk" else 2)
+
+
+def test_rows_of_a_gradient_are_those_of_its_operand():
+    graph = new_graph()
+    q, o, grad = (graph.tensor([2, 4, 8, 64]) for _ in range(3))
+    k, v = (graph.tensor([2, 4, 16, 64]) for _ in range(2))
+    stats = graph.tensor([2, 4, 8, 1], data_type="FLOAT")
+    _, dk, _ = graph.sdpa_backward(q, k, v, o, grad, stats)
+    y = graph.matmul(dk, graph.tensor([1, 4, 64, 32])).set_output(True)
+    q, k, y = canonical(graph, q, k, y)
+    assert [shown(tensor.dim)[2] for tensor in (q, k, y)] == ["S_q", "M", "M"]
+
+
 def test_the_batch_of_offsets_stays_a_number():
     graph = new_graph()
     offsets = graph.tensor([3, 1, 1, 1], data_type="INT32")
@@ -233,9 +354,25 @@ def check_one_row_reduced(graph):
     return graph.reduction(y, mode="ADD", out_dims=[1, 1, 1])
 
 
+def check_padded_scales(graph):
+    a = graph.tensor([1, 100, 64], data_type="FP8_E4M3")
+    scales = graph.tensor([1, 128, 2], data_type="FP8_E8M0", reordering_type="F8_128x4")
+    b = graph.tensor([1, 64, 32], data_type="BFLOAT16")
+    return graph.matmul(graph.block_scale_dequantize(a, scales, block_size=[1, 32]), b)
+
+
+def check_blocks_of_rows(graph):
+    a = graph.tensor([1, 64, 64], data_type="FP8_E4M3")
+    scales = graph.tensor([1, 2, 2], data_type="FLOAT")
+    b = graph.tensor([1, 64, 32], data_type="BFLOAT16")
+    return graph.matmul(graph.block_scale_dequantize(a, scales, block_size=[32, 32]), b)
+
+
 @pytest.mark.parametrize(
     ("build", "reason"),
     [
+        (check_padded_scales, r"'block_scale_dequantize.0' .* has 128 scales for M rows"),
+        (check_blocks_of_rows, r"'block_scale_dequantize.0' .* has 2 scales for M rows"),
         (check_nothing_to_override, "no matmul, norm or attention tells which extents those are"),
         (check_rows_of_a_move, r"comes out of node 'transpose.0' \(transpose\)"),
         (check_reshape, r"'reshape.0' \(reshape\) leaves the extents of its result to the caller"),

@@ -23,8 +23,9 @@ _rules = pytest.fixture(autouse=True)(without_rules)
 ATTENTION = [name for name in OPS if name.startswith("sdpa")]
 TOP_LEFT, BOTTOM_RIGHT = diagonal_alignment.TOP_LEFT, diagonal_alignment.BOTTOM_RIGHT
 
-# Each line says one mask in several ways; no two lines say the same. A causal flag wins over the
-# right bound and the alignment, a left bound over a window; without a bound there is no diagonal.
+# Each line says one mask in several ways; no two lines say the same. A bound wins over a
+# causal flag and over a window, a causal flag over the alignment; without a bound there is no
+# diagonal.
 MASKS: list[tuple[Band, list[dict[str, Any]]]] = [
     (
         Band(None, None, TOP_LEFT),
@@ -37,7 +38,7 @@ MASKS: list[tuple[Band, list[dict[str, Any]]]] = [
             {"right": 0},
             {"right": 0, "alignment": "TOP_LEFT"},
             {"use_causal_mask": True, "alignment": "BOTTOM_RIGHT"},
-            {"use_causal_mask": True, "right": 3},
+            {"use_causal_mask": True, "right": 0},
         ],
     ),
     (
@@ -45,11 +46,25 @@ MASKS: list[tuple[Band, list[dict[str, Any]]]] = [
         [
             {"use_causal_mask_bottom_right": True},
             {"right": 0, "alignment": "BOTTOM_RIGHT"},
+            {"use_causal_mask_bottom_right": True, "use_causal_mask": True},
+        ],
+    ),
+    (
+        Band(None, 1, TOP_LEFT),
+        [
+            {"right": 1},
+            {"use_causal_mask": True, "right": 1},
+            {"use_causal_mask": True, "right": 1, "alignment": "BOTTOM_RIGHT"},
+        ],
+    ),
+    (
+        Band(None, 1, BOTTOM_RIGHT),
+        [
+            {"right": 1, "alignment": "BOTTOM_RIGHT"},
+            {"use_causal_mask_bottom_right": True, "right": 1},
             {"use_causal_mask_bottom_right": True, "use_causal_mask": True, "right": 1},
         ],
     ),
-    (Band(None, 1, TOP_LEFT), [{"right": 1}]),
-    (Band(None, 1, BOTTOM_RIGHT), [{"right": 1, "alignment": "BOTTOM_RIGHT"}]),
     (Band(2, None, TOP_LEFT), [{"left": 2}, {"window": 2}, {"left": 2, "window": 1}]),
     (
         Band(2, None, BOTTOM_RIGHT),

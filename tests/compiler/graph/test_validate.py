@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from cudnn_aot.compiler.formats import graph_json
 from cudnn_aot.compiler.graph.enums import data_type, scalar_type
 from cudnn_aot.compiler.graph.extents import Symbol
 from cudnn_aot.compiler.graph.graph import Graph
@@ -306,7 +307,7 @@ CASES = [
     (check_value_out_of_range, "got 2147483648, want a INT32, an integer from -2147483648 to 214"),
     (check_value_beyond_its_type, r"got 1e\+300, want a HALF, from -65504.0 to 65504.0"),
     (check_value_of_a_scale, "got -3.0, want a FP8_E8M0, from 5.87"),
-    (check_value_beyond_64_bits, "bad pass_by_value: want an integer below"),
+    (check_value_beyond_64_bits, "bad pass_by_value: want an integer from -2"),
     (check_constant_without_value, "compile-time constant without a pass_by_value"),
     (check_no_dim, r"tensor 'x' \(uid 1\) has no dim"),
     (check_stride_count, r"tensor 'A' \(uid 1\): got 2 strides for 3 extents"),
@@ -385,6 +386,24 @@ def test_types_set_on_a_tensor_win():
 def test_symbol_declarations(symbols, message):
     with pytest.raises(InvalidGraphError, match=message):
         new_graph(symbols=symbols)
+
+
+def test_scalars_keep_the_sign_of_a_zero_and_the_least_integer():
+    def key(value):
+        graph = new_graph()
+        scale = graph.tensor_scalar(value)
+        graph.div(graph.tensor([4]), scale).set_output(True)
+        key = graph.key()
+        again = graph_json.loads(graph_json.dumps(graph))
+        assert str(again.tensors[scale.uid].pass_by_value) == str(value) and again.key() == key
+        return key
+
+    assert len({key(0.0), key(-0.0)}) == 2
+    graph = new_graph()
+    least = graph.tensor([1], data_type="INT64", is_pass_by_value=True, pass_by_value=-(2**63))
+    graph.scale(graph.tensor([4]), least).set_output(True)
+    graph.validate()
+    assert least.pass_by_value == -(2**63)
 
 
 def test_a_scalar_is_rounded_to_its_type_and_remembers_what_was_set():

@@ -149,6 +149,20 @@ def test_a_row_without_keys_gives_zeros() -> None:
     assert got["O"][:, :, 2:].all()
 
 
+@pytest.mark.parametrize("heads", [0, 2])  # of k and v
+def test_no_heads_give_empty_results(heads: int) -> None:
+    q, kv = np.zeros((B, 0, S, D)), draw(B, heads, S, D)
+    masks = {"use_alibi_mask": True, "use_causal_mask": True}
+    got = apply("sdpa", {"q": q, "k": kv, "v": kv}, **masks)
+    assert (got["O"].shape, got["Stats"].shape) == ((B, 0, S, D), (B, 0, S, 1))
+    operands = {"q": q, "k": kv, "v": kv, "o": q, "dO": q, "stats": q[..., :1]}
+    grads = apply("sdpa_backward", operands, **masks)
+    assert grads["dQ"].shape == q.shape and not grads["dK"].any() and not grads["dV"].any()
+    assert apply("sdpa_fp8", {"q": q, "k": kv, "v": kv})["O"].shape == q.shape
+    with pytest.raises(InvalidGraphError, match="heads of k: got 0, want a divisor of 4"):
+        apply("sdpa", {"q": Q, "k": q, "v": q})
+
+
 def test_statistics_in_base_2_and_a_prefolded_scale() -> None:
     want = run(attn_scale=0.3)
     got = run(attn_scale=0.3, stats_use_log2=True)
@@ -168,6 +182,7 @@ def test_adding_a_number_to_all_scores_of_a_row_changes_the_statistics_alone() -
 @pytest.mark.parametrize(
     ("heads", "wanted"),
     [
+        (0, []),
         (1, [2.0**-8]),
         (4, [2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8]),
         (6, [2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8, 2.0**-1, 2.0**-3]),

@@ -223,6 +223,39 @@ def test_moves_keep_every_bit_of_an_integer(move):
     assert got.shape == y.dim
 
 
+LEAST, MOST = -(2**63), 2**63 - 1
+LARGE = [2**53 + 1, -(2**62) - 1, LEAST, MOST]
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("abs", [2**53 + 1, 2**62 + 1, MOST, MOST]),
+        ("neg", [-(2**53) - 1, 2**62 + 1, MOST, -MOST]),
+        ("relu", [2**53 + 1, 0, 0, MOST]),
+        ("max", [2**53 + 1, 7, 7, MOST]),
+        ("min", [7, -(2**62) - 1, LEAST, 7]),
+        ("cmp_eq", [0, 0, 0, 1]),
+        ("MAX", [MOST]),
+        ("MIN", [LEAST]),
+        ("AMAX", [MOST]),
+    ],
+)
+def test_choices_and_signs_keep_every_bit_of_an_integer(name, wanted):
+    graph = Graph("", "INT64", "INT64", "INT64")
+    x, other = graph.tensor([4], uid=1), [7, 7, 7, 7]
+    if name.isupper():
+        y = graph.reduction(x, mode=name, out_dims=[1])
+    elif name in ("max", "min", "cmp_eq"):
+        y = getattr(graph, name)(x, graph.tensor([4], uid=2))
+        other = [2**53, 0, 0, MOST] if name == "cmp_eq" else other
+    else:
+        y = getattr(graph, name)(x)
+    y.set_output(True).set_uid(3).set_data_type("INT64")
+    values = {1: np.array(LARGE), 2: np.array(other)}
+    assert execute(graph, values)[3].tolist() == wanted
+
+
 def test_a_nan_is_no_integer():
     graph = Graph("", "FLOAT", "FLOAT", "FLOAT")
     y = graph.identity(graph.tensor([2], uid=1)).set_output(True).set_data_type("INT32").set_uid(2)

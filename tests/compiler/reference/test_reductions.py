@@ -50,10 +50,16 @@ def test_the_mode_may_be_an_enum_member() -> None:
 
 @pytest.mark.parametrize(
     ("mode", "wanted"),
-    [("ADD", 0), ("MUL", 1), ("MAX", -np.inf), ("MIN", np.inf), ("AMAX", 0), ("NORM2", 0)],
+    [
+        *(("ADD", 0), ("MUL", 1), ("MAX", -np.inf), ("MIN", np.inf), ("AMAX", 0), ("NORM2", 0)),
+        ("AVG", np.nan),
+    ],
 )
+@pytest.mark.filterwarnings("error")
 def test_nothing_to_reduce_gives_the_neutral_value(mode: str, wanted: float) -> None:
-    assert reduced(np.zeros((3, 0)), mode, 3, 1).tolist() == [[wanted]] * 3
+    got = reduced(np.zeros((3, 0)), mode, 3, 1)
+    np.testing.assert_array_equal(got, np.full((3, 1), wanted))
+    assert reduced(np.zeros((0, 5)), mode, 0, 1).shape == (0, 1)
 
 
 @pytest.mark.parametrize("offsets", [[0, 2, 2, 5], [0, 2, 2, 5, 7]])
