@@ -7,6 +7,7 @@ Describing a graph loads nothing of that; the first call that needs a plan does.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +73,7 @@ class pygraph(Graph):  # noqa: N801  (the name that programs use)
         self._modes: Sequence[heur_mode] | None = None  # that a decorator asked for
         self._exclusions: list[tuple[str, Any]] = []
         self._program: Program | None = None
+        self._planning = threading.RLock()  # held while the program is tested and set
 
     # Planning.
 
@@ -96,13 +98,18 @@ class pygraph(Graph):  # noqa: N801  (the name that programs use)
     def create_execution_plan(self, engine_id: int, knobs: Any = None) -> pygraph:
         """Add the plan of a recorded ``(engine_id, knobs)`` to the list, planning nothing else.
 
+        What is refused or declined is not added, and a graph without plans still has to be planned.
+
         Raises:
             UsageError: there is no such engine or knob.
             cudnnGraphNotSupportedError: the engine does not take the graph or the knobs.
         """
-        if self._program is None:
-            self._plan(())
-        self._planned("create_execution_plan").plans.append(engine_id, knobs or {})
+        recorded = engine_id, knobs or {}
+        with self._planning:
+            if self._program is None:
+                self._plan((), recorded)
+            else:
+                self._program.plans.append(*recorded)
         return self
 
     def check_support(self) -> None:
@@ -119,9 +126,7 @@ class pygraph(Graph):  # noqa: N801  (the name that programs use)
             cudnnGraphNotSupportedError: none can be built; ``reasons`` has one of each.
             CompileForbiddenError, CompileError: a kernel is missing, and cannot be compiled.
         """
-        if self._program is None:
-            self.create_execution_plans()
-        program = self._planned("build_plans")
+        program = self._ensure_planned()
         if getattr(policy, "name", policy) == "ALL":  # of another library's enum, too
             program.build_all()
         else:
@@ -129,8 +134,7 @@ class pygraph(Graph):  # noqa: N801  (the name that programs use)
 
     def build(self, heuristics: Any = None) -> None:
         """Validate, plan unless that is done, and build."""
-        if self._program is None:
-            self.create_execution_plans(heuristics)
+        self._ensure_planned(heuristics)
         self.build_plans()
 
     # The list.
@@ -397,17 +401,29 @@ class pygraph(Graph):  # noqa: N801  (the name that programs use)
             if is_target_known(self._target):
                 self.build()
 
-    def _plan(self, modes: Sequence[heur_mode]) -> None:
-        if self._program is not None:
-            self.begin_planning()  # says what is wrong
+    def _plan(self, modes: Sequence[heur_mode], recorded: tuple[int, Any] | None = None) -> Program:
+        """Plan, once; a decline leaves the graph unplanned."""
         from cudnn_aot.compiler.program.program import Program
         from cudnn_aot.compiler.program.targets import choose_target
 
-        target = choose_target(self._target)
-        self.freeze()
-        program = Program(self, target, modes, self._exclusions)
-        self.begin_planning()
-        self._program = program
+        with self._planning:
+            if self._program is not None:
+                self.begin_planning()  # says what is wrong
+            target = choose_target(self._target)
+            self.freeze()
+            program = Program(self, target, modes, self._exclusions)
+            if recorded is not None:
+                program.plans.append(*recorded)
+            self.begin_planning()
+            self._program = program
+            return program
+
+    def _ensure_planned(self, heuristics: Any = None) -> Program:
+        """The program, made by whichever thread comes first."""
+        with self._planning:
+            if self._program is not None:
+                return self._program
+            return self._plan(_modes(self._modes if heuristics is None else heuristics))
 
     def _restore(self, held: Container, enforce_precompiled: bool) -> None:
         from cudnn_aot.compiler.program.built import StoredPlan
@@ -437,9 +453,7 @@ class pygraph(Graph):  # noqa: N801  (the name that programs use)
         self._program = None
 
     def _auto_build(self) -> BuiltPlan:
-        if self._program is None:
-            self.create_execution_plans()
-        return self._planned("execute").build()
+        return self._ensure_planned().build()
 
     def _planned(self, what: str) -> Program:
         if self._program is None:
@@ -455,10 +469,11 @@ class pygraph(Graph):  # noqa: N801  (the name that programs use)
         if not isinstance(argument, int | str):
             argument = tuple(argument)
         exclusion = (method, argument)
-        if self._program is not None:
-            self._program.exclude(exclusion)
-        else:
-            self._exclusions.append(exclusion)
+        with self._planning:
+            if self._program is not None:
+                self._program.exclude(exclusion)
+            else:
+                self._exclusions.append(exclusion)
         return self
 
     def _workspace(self, built: BuiltPlan, uids: Any, shapes: Any) -> int:

@@ -123,6 +123,17 @@ def test_a_replay_of_what_is_not_there_is_refused(linear):
         linear().graph.create_execution_plan(HOST, {cudnn.knob_type.TILE_M: 64})
 
 
+@pytest.mark.parametrize("recorded", [(20_000, {}), (29_999, {}), (HOST, {"NO_KNOB": 1})])
+def test_a_refused_replay_leaves_the_graph_unplanned(linear, recorded):
+    it = linear()
+    with pytest.raises((UsageError, cudnnGraphNotSupportedError)):
+        it.graph.create_execution_plan(*recorded)
+    assert it.graph.get_execution_plan_count() == 0
+    it.graph.create_execution_plans()
+    it.graph.execute(it.pack())
+    it.check()
+
+
 def test_an_empty_list_names_every_side(linear, empty_overlay, monkeypatch):
     monkeypatch.setattr(host.GemmHostBlocked, "caps", ())
     with pytest.raises(cudnnGraphNotSupportedError) as caught:
@@ -318,6 +329,32 @@ def test_threads_that_build_share_one_plan(linear):
     for thread in threads:
         thread.join()
     assert len(plans) == 8 and len(set(map(id, plans))) == 1
+
+
+@pytest.mark.parametrize("first", ["execute", "build", "build_plans"])
+def test_threads_that_come_before_a_plan_share_one(linear, first):
+    for _ in range(12):
+        it = linear()
+        start = threading.Barrier(4)
+        found: list[object] = []
+
+        def run(it=it, start=start, found=found) -> None:
+            start.wait()
+            try:
+                if first == "execute":
+                    it.graph.execute({**it.pack(), it.y: np.empty_like(it.result)})
+                else:
+                    getattr(it.graph, first)()
+                found.append(it.graph._program.current)
+            except Exception as error:
+                found.append(error)
+
+        threads = [threading.Thread(target=run) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert found == [it.graph._program.current] * 4
 
 
 def test_key_is_the_same_in_every_process(linear):
