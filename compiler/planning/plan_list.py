@@ -22,7 +22,7 @@ from cudnn_aot.compiler.planning.engine import (
     PlanConfig,
     Refusal,
 )
-from cudnn_aot.compiler.planning.exclusions import Exclusions, Note, checked_notes, notes_of
+from cudnn_aot.compiler.planning.exclusions import Exclusions, Note, notes_of
 from cudnn_aot.compiler.planning.facts import facts_for
 from cudnn_aot.compiler.planning.knobs import plan_name
 from cudnn_aot.compiler.planning.ranges import (
@@ -240,23 +240,19 @@ class PlanList:
 
     def deselect_engines(self, names: Iterable[str]) -> None:
         """Build no plan of these engines."""
-        if isinstance(names, str):
-            raise UsageError(f"engine names: got {names!r}, want a list of names")
-        self._excluded.engines.update(names)
+        self._excluded.deselect_engines(names)
 
     def deselect_workspace_greater_than(self, nbytes: int) -> None:
         """Build no plan that may need more workspace than this."""
-        if type(nbytes) is not int or nbytes < 0:
-            raise UsageError(f"workspace limit: got {nbytes!r}, want bytes, 0 or more")
-        self._excluded.workspace_bytes = nbytes
+        self._excluded.deselect_workspace_greater_than(nbytes)
 
     def deselect_notes(self, notes: Iterable[Note]) -> None:
         """Build no plan that has one of these notes."""
-        self._excluded.deselected |= checked_notes(notes)
+        self._excluded.deselect_notes(notes)
 
     def select_notes(self, notes: Iterable[Note]) -> None:
         """Build only plans that have all of these notes."""
-        self._excluded.selected |= checked_notes(notes)
+        self._excluded.select_notes(notes)
 
     def why_excluded(self, index: int) -> str | None:
         """The exclusion that a plan falls under, in a sentence; None for a plan that may be built.

@@ -8,7 +8,7 @@ Describing a graph loads nothing of that; the first call that needs a plan does.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cudnn_aot.compiler.graph.enums import build_plan_policy, heur_mode
@@ -466,8 +466,11 @@ class pygraph(Graph):  # noqa: N801  (the name that programs use)
         return self._planned(what).plans
 
     def _exclude(self, method: str, argument: Any) -> pygraph:
-        if not isinstance(argument, int | str):
-            argument = tuple(argument)
+        from cudnn_aot.compiler.planning.exclusions import Exclusions
+
+        if isinstance(argument, Iterable) and not isinstance(argument, str):
+            argument = tuple(argument)  # it is read again
+        getattr(Exclusions(), method)(argument)  # a wrong one is refused here, not when planning
         exclusion = (method, argument)
         with self._planning:
             if self._program is not None:

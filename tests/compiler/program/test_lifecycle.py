@@ -290,6 +290,39 @@ def test_a_limit_on_workspace(linear):
     it.check()
 
 
+@pytest.mark.parametrize("is_planned", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize(
+    ("method", "argument"),
+    [
+        ("deselect_workspace_greater_than", -1),
+        ("deselect_workspace_greater_than", 1.5),
+        ("deselect_workspace_greater_than", [1]),
+        ("deselect_engines", "gemm.host.blocked"),
+        ("deselect_engines", 7),
+        ("deselect_engines", [1]),
+        ("deselect_behavior_notes", [1]),
+        ("select_behavior_notes", 1.5),
+        ("deselect_numeric_notes", "FFT"),
+        ("select_numeric_notes", [None]),
+    ],
+)
+def test_a_wrong_exclusion_is_refused_at_once_and_forgotten(linear, method, argument, is_planned):
+    it = linear()
+    if is_planned:
+        it.graph.create_execution_plans()
+    with pytest.raises(UsageError, match="workspace limit|engine name|note"):
+        getattr(it.graph, method)(argument)
+    it.graph.build()
+    it.graph.execute(it.pack())
+    it.check()
+
+
+def test_an_exclusion_may_be_any_iterable(linear):
+    g = linear().graph.deselect_engines(iter(["gemm.host.blocked"]))
+    with pytest.raises(cudnnGraphNotSupportedError, match="gemm.host.blocked is deselected"):
+        g.build()
+
+
 @pytest.mark.parametrize("index", [-1, 1, 7])
 def test_a_place_that_is_not_there(linear, index):
     g = linear().graph
