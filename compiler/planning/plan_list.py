@@ -103,7 +103,8 @@ class PlanList:
         tuning: measured plans, which come before those that the heuristics rank.
         engines: names of the engines that may serve; None for all that the manifest offers.
         lowered: plans that were lowered before, of this graph and target. They are in the list,
-            and engines are listed even where the compiler that the others need is missing.
+            their engines are offered, and engines are listed even where the compiler that the
+            others need is missing.
 
     Raises:
         InvalidGraphError, cudnnGraphNotSupportedError: the graph is invalid, or the family's
@@ -138,6 +139,8 @@ class PlanList:
         self._excluded = Exclusions()
         self._lowered: dict[Entry, Planned] = {}
         self._needs_compiler = not lowered
+        self._of_lowered = {plan.engine_id for plan in lowered}
+        self._of_lowered |= {part.engine_id for plan in lowered for part in plan.ranges}
         self._lacks_modules = False  # of this installation, for which an engine declined
         self.selected: int | None = None
         self._analyze(None if engines is None else frozenset(engines))
@@ -344,7 +347,7 @@ class PlanList:
         self.facts = facts
         offered = family.offered()
         for slot in family.engines:
-            if slot not in offered:
+            if slot not in offered and family.engine_id(slot) not in self._of_lowered:
                 reason: str | None = f"not enabled: set {manifest.OPT_IN_VARIABLE}={slot.name}"
             elif wanted is not None and slot.name not in wanted:
                 reason = "not among the engines asked for"

@@ -1,15 +1,17 @@
 """The stores that a process looks in: one that it is given, and one that it may add to.
 
 ``CUDNN_AOT_STORE`` is read and never written. What is compiled in this process goes to the store
-at ``CUDNN_AOT_CACHE``, by default in the user's cache folder. Whatever is absent, damaged or of
-another plan key in one of them is looked for in the next. Needs nothing but the standard library.
+at ``CUDNN_AOT_CACHE``, by default in the user's cache folder. Whatever is absent or damaged in one
+of them is looked for in the next. The first is whoever set it's word on which plan is best, as with
+measured plans, so a plan key is compared in the second alone. Needs nothing but the standard
+library.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,26 +62,33 @@ class Layers:
                 continue
         raise NotInStoreError(f"blob {digest} is in no store ({self})")
 
-    def find(self, target: str, graph_key: str, plan_key: str) -> StoredPlan | None:
-        """The best stored plan of a graph, made under a plan key.
+    def find(self, target: str, graph_key: str, plan_key: Callable[[], str]) -> StoredPlan | None:
+        """The best stored plan of a graph; in the overlay one that was made under a plan key.
 
         Its kernels' sources must be today's. The tools that compiled them need not be here.
         """
         for reader in self.readers():
-            try:
-                held = providers_of(reader.pointer(target, graph_key))["native"]
-                if held["plan_key"] != plan_key or not held["records"]:
-                    continue
-                record = json.loads(self.blob(held["records"][0]))
-                if record["format"] != FORMAT:
-                    continue
-                if (record["graph_key"], record["target"]) != (graph_key, target):
-                    continue
-                specs = [self._spec(kernel) for kernel in record["kernels"]]
-                return StoredPlan(record, planned_of(record, specs), self.blob)
-            except (StoreError, CompileError, KeyError, IndexError, TypeError, ValueError):
-                continue
+            stored = self._plan(reader, target, graph_key, plan_key)
+            if stored is not None:
+                return stored
         return None
+
+    def _plan(
+        self, reader: StoreReader, target: str, graph_key: str, plan_key: Callable[[], str]
+    ) -> StoredPlan | None:
+        """What one store has for a graph, if it can be used as it is."""
+        try:
+            held = providers_of(reader.pointer(target, graph_key))["native"]
+            if reader.path != self.base and held["plan_key"] != plan_key():
+                return None
+            record = json.loads(self.blob(held["records"][0]))
+            found = record["format"], record["graph_key"], record["target"]
+            if found != (FORMAT, graph_key, target):
+                return None
+            specs = [self._spec(kernel) for kernel in record["kernels"]]
+            return StoredPlan(record, planned_of(record, specs), self.blob)
+        except (StoreError, CompileError, KeyError, IndexError, TypeError, ValueError):
+            return None
 
     def _spec(self, kernel: dict[str, Any]) -> dict[str, Any]:
         """What a kernel of a plan record was compiled from; its bytes are there and whole."""

@@ -1,8 +1,8 @@
 """The plans of one graph in this process: the ranked list, the ones built, the one in use.
 
 The list and its rules are those of `PlanList`; this class adds what building means here. A plan
-that a store holds under today's plan key is used as it is: nothing is planned or compiled, and no
-engine is imported, unless the program asks for the list. Safe to use from many threads.
+that a store holds (see `layers`) is used as it is: nothing is planned or compiled, and no engine is
+imported, unless the program asks for the list. Safe to use from many threads.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.planning.engine import DECLINES
 from cudnn_aot.compiler.planning.plan import plan_key
 from cudnn_aot.compiler.planning.plan_list import PlanList, Planned, decline_reason
-from cudnn_aot.compiler.planning.rank import DEFAULT_MODES
 from cudnn_aot.compiler.program.built import BuiltPlan, StoredPlan, load
 from cudnn_aot.compiler.program.layers import Layers, layers
 from cudnn_aot.compiler.target.target import Target
@@ -63,8 +62,11 @@ class Program:
         self._stored_place: int | None = None
         self.current: BuiltPlan | None = None
         self._stored = stored
-        if self._stored is None and self._modes:
-            self._stored = self._layers.find(target.name, graph.key(), self._plan_key())
+        # Engines here propose the same for every mode but FALLBACK, so the plan of the default
+        # modes, with which stores are built, is what those begin with.
+        self._is_default = bool(self._modes) and self._modes[0] is not heur_mode.FALLBACK
+        if self._stored is None and self._is_default:
+            self._stored = self._layers.find(target.name, graph.key(), self._plan_key)
         if self._stored is None:
             _ = self.plans
 
@@ -150,12 +152,8 @@ class Program:
     # What follows is not part of the interface.
 
     def _plan_key(self) -> str:
-        """Under which a stored plan serves: engines here propose the same for every mode but
-        FALLBACK, so that of the default modes, which stores are built with, is what those begin
-        with.
-        """
-        is_default = self._modes[0] is not heur_mode.FALLBACK
-        return plan_key(self.graph, self.target, DEFAULT_MODES if is_default else self._modes)
+        """Under which the overlay holds the graph's plan."""
+        return plan_key(self.graph, self.target)
 
     def _list(self) -> PlanList:
         lowered = () if self._stored is None else (self._stored.planned,)
@@ -189,7 +187,7 @@ class Program:
             )
         with self._builder() as builder:
             place, built = plans.walk(lambda planned: self._build(builder, planned))
-            if place < self._ranked and not self._is_restricted():
+            if self._is_default and place < self._ranked and not self._is_restricted():
                 builder.get().publish(built.stored, self._plan_key())
             return built
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,8 @@ from cudnn_aot.cache import toolchain
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.compiler.build.driver import build
 from cudnn_aot.compiler.formats import graph_json
-from cudnn_aot.compiler.planning import plan_list
+from cudnn_aot.compiler.planning import manifest, plan_list
+from cudnn_aot.compiler.planning.facts import facts_for
 from cudnn_aot.compiler.program.layers import layers
 from cudnn_aot.errors import (
     CompileForbiddenError,
@@ -24,6 +27,7 @@ from cudnn_aot.errors import (
     UsageError,
     cudnnGraphNotSupportedError,
 )
+from cudnn_aot.recipes.gemm.facts import analyze
 
 
 @pytest.fixture
@@ -64,10 +68,7 @@ def test_building_again_writes_nothing(linear, filled):
 def test_a_store_of_the_build_command_comes_first(
     linear, filled, empty_overlay, tmp_path, monkeypatch
 ):
-    store = tmp_path / "base"
-    shutil.copytree(filled / "kernels", store / "kernels")  # so that nothing is compiled twice
-    shutil.copytree(filled / "blobs", store / "blobs")
-    shutil.copy(filled / "store.json", store)
+    store = copy_without_plans(filled, tmp_path / "base")  # so that nothing is compiled twice
     file = tmp_path / "linear.json"
     file.write_text(graph_json.dumps(linear().graph))
     assert build([file], ["cpu"], store).exit_code() == 0
@@ -86,14 +87,69 @@ def test_a_store_of_the_build_command_comes_first(
 def test_kernels_of_the_base_serve_a_plan_that_it_has_not(
     linear, filled, empty_overlay, monkeypatch
 ):
-    monkeypatch.setenv("CUDNN_AOT_STORE", str(filled))
+    base = copy_without_plans(filled, empty_overlay.parent / "base")
+    monkeypatch.setenv("CUDNN_AOT_STORE", str(base))
     monkeypatch.setenv("CUDNN_AOT_FORBID_COMPILE", "1")
     it = linear()
-    it.graph.build([cudnn.heur_mode.FALLBACK])  # another plan key, the same kernel
+    it.graph.build()
     assert planned(it.graph)
     assert StoreReader(empty_overlay).verify() == []  # whole by itself
+    assert StoreReader(empty_overlay).kernels() == StoreReader(base).kernels()
     it.graph.execute(it.pack())
     it.check()
+
+
+def test_the_plan_of_the_base_is_taken_whatever_it_was_built_with(
+    linear, filled, empty_overlay, tmp_path, monkeypatch
+):
+    """Measured plans and engines that were opted in to are of the build, not of this process."""
+    base = copy_without_plans(filled, tmp_path / "base")
+    file = tmp_path / "linear.json"
+    file.write_text(graph_json.dumps(linear().graph))
+    facts = facts_for(linear().graph.freeze().canonical(), analyze)
+    measured = {
+        "family": "gemm",
+        "target": "cpu",
+        "layout_class": facts.layout_class,
+        "extents": facts.extents,
+        "plans": [{"engine": "gemm.host.blocked", "knobs": {}}],
+    }
+    tuning = tmp_path / "tuning.json"
+    tuning.write_text(json.dumps({"format": 1, "entries": [measured]}))
+    assert build([file], ["cpu"], base, tuning=tuning).exit_code() == 0
+    monkeypatch.setenv("CUDNN_AOT_STORE", str(base))
+    monkeypatch.setenv("CUDNN_AOT_FORBID_COMPILE", "1")
+    family = next(family for family in manifest.FAMILIES if family.name == "gemm")
+    slots = tuple(replace(slot, opt_in=True) for slot in family.engines)
+    monkeypatch.setattr(manifest, "FAMILIES", (replace(family, engines=slots),))
+    it = linear()
+    it.graph.build()
+    assert not planned(it.graph) and not empty_overlay.exists()
+    it.graph.execute(it.pack())
+    it.check()
+    assert it.graph.get_plan_name() == "gemm.host.blocked"
+    shutil.copytree(base, empty_overlay)  # there the plan key counts
+    monkeypatch.delenv("CUDNN_AOT_STORE")
+    with pytest.raises(cudnnGraphNotSupportedError, match="not enabled: set"):
+        linear().graph.build()
+
+
+def test_a_program_that_asks_for_fallback_leaves_the_stored_plan_alone(
+    linear, filled, three_engines
+):
+    pointer = StoreReader(filled).pointer("cpu", linear().graph.key())
+    it = linear()
+    it.graph.build([cudnn.heur_mode.FALLBACK])
+    assert planned(it.graph)
+    assert StoreReader(filled).pointer("cpu", it.graph.key()) == pointer
+
+
+def copy_without_plans(store: Path, to: Path) -> Path:
+    """The kernels of a store alone."""
+    shutil.copytree(store / "kernels", to / "kernels")
+    shutil.copytree(store / "blobs", to / "blobs")
+    shutil.copy(store / "store.json", to)
+    return to
 
 
 def test_a_damaged_layer_falls_through_to_the_next(linear, filled, empty_overlay, monkeypatch):
@@ -137,10 +193,11 @@ def test_a_plan_is_as_good_where_the_overlay_cannot_be_written(
     linear, filled, tmp_path, monkeypatch
 ):
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv("CUDNN_AOT_STORE", str(filled))
+    base = copy_without_plans(filled, tmp_path / "base")
+    monkeypatch.setenv("CUDNN_AOT_STORE", str(base))
     monkeypatch.setenv("CUDNN_AOT_CACHE", str(tmp_path / "file" / "store"))
     it = linear()
-    it.graph.build([cudnn.heur_mode.FALLBACK])
+    it.graph.build()
     assert planned(it.graph)
     it.graph.execute(it.pack())
     it.check()
