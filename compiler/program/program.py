@@ -66,7 +66,7 @@ class Program:
         # modes, with which stores are built, is what those begin with.
         self._is_default = bool(self._modes) and self._modes[0] is not heur_mode.FALLBACK
         if self._stored is None and self._is_default:
-            self._stored = self._layers.find(target.name, graph.key(), self._plan_key)
+            self._stored = self._layers.find(graph, target.name, self._plan_key)
         if self._stored is None:
             _ = self.plans
 
@@ -151,9 +151,9 @@ class Program:
 
     # What follows is not part of the interface.
 
-    def _plan_key(self) -> str:
-        """Under which the overlay holds the graph's plan."""
-        return plan_key(self.graph, self.target)
+    def _plan_key(self, graph: Graph) -> str:
+        """Under which the overlay holds a graph's plan."""
+        return plan_key(graph, self.target)
 
     def _list(self) -> PlanList:
         lowered = () if self._stored is None else (self._stored.planned,)
@@ -188,7 +188,7 @@ class Program:
         with self._builder() as builder:
             place, built = plans.walk(lambda planned: self._build(builder, planned))
             if self._is_default and place < self._ranked and not self._is_restricted():
-                builder.get().publish(built.stored, self._plan_key())
+                builder.get().publish(built.stored, self._plan_key(self.graph))
             return built
 
     def _is_restricted(self) -> bool:

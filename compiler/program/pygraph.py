@@ -378,7 +378,7 @@ class pygraph(Graph):  # noqa: N801  (the name that programs use)
         held = unpack(_as_bytes(data))
         self._read_text(held.graph)
         try:
-            if self.key() != held.record["graph_key"]:
+            if held.bound is None and self.key() != held.record["graph_key"]:
                 raise DamagedError("serialized plan: its record is of another graph")
             self._restore(held, enforce_precompiled)
         except BaseException:
@@ -427,11 +427,14 @@ class pygraph(Graph):  # noqa: N801  (the name that programs use)
 
     def _restore(self, held: Container, enforce_precompiled: bool) -> None:
         from cudnn_aot.compiler.program.built import StoredPlan
+        from cudnn_aot.compiler.program.layers import layers
         from cudnn_aot.compiler.program.program import Program
 
         self.begin_planning()
-        if held.blobs or not held.planned.kernels:
-            stored = StoredPlan(held.record, held.planned, held.blob)
+        if held.blobs or not held.planned.kernels or held.bound is not None:
+            # A graph can be compiled for, but not made into the symbolic one that it is a case of.
+            read_blob = held.blob if held.blobs else layers().blob
+            stored = StoredPlan(held.record, held.planned, read_blob, held.bound)
             self._program = Program(self, held.target, (), self._exclusions, stored)
             self._program.build()
             return

@@ -23,6 +23,8 @@ from cudnn_aot.compiler.program.layers import layers
 from cudnn_aot.errors import (
     CompileForbiddenError,
     NotAStoreError,
+    NotInStoreError,
+    RefusedError,
     StoreError,
     UsageError,
     cudnnGraphNotSupportedError,
@@ -142,6 +144,91 @@ def test_a_program_that_asks_for_fallback_leaves_the_stored_plan_alone(
     it.graph.build([cudnn.heur_mode.FALLBACK])
     assert planned(it.graph)
     assert StoreReader(filled).pointer("cpu", it.graph.key()) == pointer
+
+
+@pytest.fixture(scope="module")
+def of_a_class(tmp_path_factory) -> Path:
+    """A store with the plan of `Linear` for any number of rows up to 64."""
+    folder = tmp_path_factory.mktemp("class")
+    g = cudnn.pygraph("any", "FLOAT", "FLOAT", "FLOAT", symbols={"M": {"min": 1, "max": 64}})
+    a, b, bias = g.tensor([1, "M", 8]), g.tensor([1, 8, 16]), g.tensor([1, 1, 16])
+    g.relu(g.bias(g.matmul(a, b), bias)).set_output(True)
+    (folder / "any.json").write_text(graph_json.dumps(g))
+    assert build([folder / "any.json"], ["cpu"], folder / "store").exit_code() == 0
+    return folder / "store"
+
+
+@pytest.mark.parametrize("variable", ["CUDNN_AOT_STORE", "CUDNN_AOT_CACHE"])
+def test_the_plan_of_a_class_serves_its_cases(
+    linear, of_a_class, empty_overlay, without_the_dsl, monkeypatch, variable
+):
+    monkeypatch.setenv(variable, str(of_a_class))
+    it = linear()
+    it.graph.build()
+    assert not planned(it.graph) and it.graph._program.current.plan.symbols == {"M": 4}
+    it.graph.execute(it.pack(), None)
+    it.check()
+    assert it.graph.get_workspace_size() == 0
+    with pytest.raises(RefusedError, match="extents|got"):
+        it.graph.execute({**it.pack(), it.a: it.buffers[0][:, :3]})
+    assert it.graph.get_plan_name() == "gemm.host.blocked"  # it has a place in the graph's list
+    assert it.graph.get_execution_plan_count() == 1
+    it.graph.select_plan(0).build_plans()
+    it.graph.execute(it.pack())
+    it.check()
+
+
+def test_the_plan_of_a_class_comes_after_the_graph_s_own_and_not_for_other_graphs(
+    linear, of_a_class, filled, monkeypatch
+):
+    monkeypatch.setenv("CUDNN_AOT_STORE", str(of_a_class))
+    it = linear()
+    it.graph.build()
+    assert not planned(it.graph) and it.graph._program.current.plan.symbols == {}
+    it = linear(io="HALF")
+    monkeypatch.setenv("CUDNN_AOT_FORBID_COMPILE", "1")
+    with pytest.raises(CompileForbiddenError):
+        it.graph.build()
+
+
+def test_a_class_plan_of_another_plan_key_is_a_miss_in_the_overlay(
+    linear, of_a_class, empty_overlay, monkeypatch
+):
+    import cudnn_aot.compiler.program.program as program
+
+    monkeypatch.setattr(program, "plan_key", lambda *_: "0" * 64)
+    monkeypatch.setenv("CUDNN_AOT_CACHE", str(of_a_class))
+    g = linear().graph
+    g.create_execution_plans()
+    assert planned(g)
+    monkeypatch.setenv("CUDNN_AOT_STORE", str(of_a_class))
+    g = linear().graph
+    g.create_execution_plans()
+    assert not planned(g)
+
+
+@pytest.mark.parametrize("include_kernels", [True, False])
+def test_the_plan_of_a_class_comes_back_from_its_bytes(
+    linear, of_a_class, empty_overlay, monkeypatch, include_kernels
+):
+    monkeypatch.setenv("CUDNN_AOT_STORE", str(of_a_class))
+    monkeypatch.setenv("CUDNN_AOT_FORBID_COMPILE", "1")
+    it = linear()
+    it.graph.build()
+    data = it.graph.serialize(as_bytes=True, include_kernels=include_kernels)
+    if include_kernels:
+        monkeypatch.delenv("CUDNN_AOT_STORE")
+    g = cudnn.pygraph()
+    g.deserialize(data)
+    g.execute({tensor.uid: buffer for tensor, buffer in it.pack().items()})
+    it.check()
+    assert g.key() == it.graph.key() and g.serialize(as_bytes=True) == it.graph.serialize(
+        as_bytes=True
+    )
+    monkeypatch.delenv("CUDNN_AOT_STORE", raising=False)
+    if not include_kernels:
+        with pytest.raises(NotInStoreError):
+            cudnn.pygraph().deserialize(data)
 
 
 def copy_without_plans(store: Path, to: Path) -> Path:
