@@ -8,21 +8,21 @@ from __future__ import annotations
 import contextlib
 import os
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 from cudnn_aot.cache.canonical import canonical_bytes
 from cudnn_aot.cache.compile import CompilerPool, KernelEntry, compile_cached, stored_kernel
+from cudnn_aot.cache.layout import encode_name
 from cudnn_aot.cache.spec import KernelSpec
 from cudnn_aot.cache.writer import StoreWriter
 from cudnn_aot.compiler.build import records
 from cudnn_aot.compiler.build.jobs import auto_jobs
-from cudnn_aot.compiler.formats import graph_json
+from cudnn_aot.compiler.build.publish import publish
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.planning.plan_list import Planned
 from cudnn_aot.compiler.program.built import StoredPlan
 from cudnn_aot.compiler.program.layers import OVERLAY_VARIABLE, Layers
 from cudnn_aot.compiler.target.target import Target
-from cudnn_aot.errors import CompileForbiddenError, NotReproducibleError, StoreError
+from cudnn_aot.errors import CompileForbiddenError, NotReproducibleError, StoreError, UsageError
 
 FORBID_VARIABLE = "CUDNN_AOT_FORBID_COMPILE"
 
@@ -71,15 +71,20 @@ class Builder:
             writer = self._writer()
             for spec in stored.planned.kernels:
                 self._copy(spec.key, writer)
-            record_blob = writer.put_blob(canonical_bytes(stored.record))
-            graph_blob = writer.put_blob(graph_json.dumps(self._graph).encode())
-            made = records.provider(plan_key, [record_blob])
-            change = partial(records.with_provider, graph_blob, "native", made)
-            writer.update_pointer(self._target.name, self._graph.key(), change)
+            made = records.provider(plan_key, [writer.put_blob(canonical_bytes(stored.record))])
+            publish(writer, self._target.name, self._graph, self._names(), "native", made)
         except NotReproducibleError:
             raise
         except StoreError:
             return
+
+    def _names(self) -> tuple[str, ...]:
+        """The graph's name, if a store can file it."""
+        try:
+            encode_name("graph name", self._graph.name)
+        except UsageError:
+            return ()
+        return (self._graph.name,)
 
     def _stored(self, key: str) -> KernelEntry | None:
         for reader in self._layers.readers():

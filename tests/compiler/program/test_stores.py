@@ -15,6 +15,7 @@ import cudnn_aot as cudnn
 from cudnn_aot import runtime
 from cudnn_aot.cache import toolchain
 from cudnn_aot.cache.reader import StoreReader
+from cudnn_aot.cli.main import main
 from cudnn_aot.compiler.build.driver import build
 from cudnn_aot.compiler.formats import graph_json
 from cudnn_aot.compiler.planning import manifest, plan_list
@@ -229,6 +230,49 @@ def test_the_plan_of_a_class_comes_back_from_its_bytes(
     if not include_kernels:
         with pytest.raises(NotInStoreError):
             cudnn.pygraph().deserialize(data)
+
+
+def test_a_plan_is_published_as_the_build_does(
+    linear, filled, of_a_class, empty_overlay, tmp_path, monkeypatch
+):
+    """With its name, and of a symbolic graph for every case of it."""
+    base = copy_without_plans(filled, tmp_path / "base")
+    monkeypatch.setenv("CUDNN_AOT_STORE", str(base))
+    it = linear("published")
+    it.graph.build()
+    stored = runtime.open(empty_overlay)
+    assert stored.plan("published").graph_key == it.graph.key()
+    monkeypatch.setenv("CUDNN_AOT_STORE", str(copy_without_plans(of_a_class, tmp_path / "other")))
+    g = cudnn.pygraph(target="cpu")
+    g.deserialize(StoreReader(of_a_class).blob(class_graph(of_a_class)).decode())
+    g.build()
+    concrete = linear("five", rows=5).graph
+    assert stored.plan(concrete).symbols == {"M": 5}
+    concrete.build()
+    assert not planned(concrete)
+
+
+def class_graph(store: Path) -> str:
+    ((target, key),) = StoreReader(store).pointers()
+    return StoreReader(store).pointer(target, key)["graph"]
+
+
+@pytest.mark.parametrize("name", ["", "/" * 300])
+def test_a_plan_without_a_name_is_there_all_the_same(
+    linear, filled, empty_overlay, tmp_path, monkeypatch, capsys, name
+):
+    monkeypatch.setenv("CUDNN_AOT_STORE", str(copy_without_plans(filled, tmp_path / "base")))
+    it = linear(name)
+    it.graph.build()
+    reader = StoreReader(empty_overlay)
+    assert reader.pointers() == [("cpu", it.graph.key())] and reader.names() == []
+    for command, says in (
+        ("ls", it.graph.key()[:12]),
+        ("verify", ": 1 plan, "),
+        ("doctor", "1 plan for cpu"),
+    ):
+        main([command, "--store", str(empty_overlay)])
+        assert says in capsys.readouterr().out
 
 
 def copy_without_plans(store: Path, to: Path) -> Path:
