@@ -401,7 +401,7 @@ class PlanList:
             return [*by_range, *measured, *ranked]
 
         entries = rank(self.modes, recommend, found)
-        if self._engines and not any(_is_ours(entry) for entry in entries):
+        if self.modes and self._engines and not any(_is_ours(entry) for entry in entries):
             assert self.family is not None
             self.reasons += declined or [f"{self.family.name}: the heuristics propose no plan"]
         return entries
@@ -420,7 +420,7 @@ class PlanList:
         for entry in entries:
             if entry.engine_id not in manifest.BACKEND_IDS:
                 raise ValueError(f"the backend proposes engine {entry.engine_id}, not its own")
-        if not entries:
+        if self.modes and not entries:
             self.reasons.append("cudnn: it finds no plan")
         return found
 

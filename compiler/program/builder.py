@@ -6,13 +6,13 @@ What is compiled is published in the overlay before it is used, so the next proc
 from __future__ import annotations
 
 import contextlib
-import os
 from concurrent.futures import ThreadPoolExecutor
 
 from cudnn_aot.cache.canonical import canonical_bytes
 from cudnn_aot.cache.compile import CompilerPool, KernelEntry, compile_cached, stored_kernel
 from cudnn_aot.cache.layout import encode_name
 from cudnn_aot.cache.spec import KernelSpec
+from cudnn_aot.cache.switch import FORBID_VARIABLE, is_compile_forbidden
 from cudnn_aot.cache.writer import StoreWriter
 from cudnn_aot.compiler.build import records
 from cudnn_aot.compiler.build.jobs import auto_jobs
@@ -24,8 +24,6 @@ from cudnn_aot.compiler.program.layers import OVERLAY_VARIABLE, Layers
 from cudnn_aot.compiler.target.target import Target
 from cudnn_aot.errors import CompileForbiddenError, NotReproducibleError, StoreError, UsageError
 
-FORBID_VARIABLE = "CUDNN_AOT_FORBID_COMPILE"
-
 
 class Builder:
     """Builds plans of one graph; compile workers stay warm until it is closed."""
@@ -36,7 +34,8 @@ class Builder:
         self._graph = graph
         self._target = target
         self._layers = layers
-        self._forbid = forbid_compile or os.environ.get(FORBID_VARIABLE) == "1"
+        self._forbidden_by = [FORBID_VARIABLE] if is_compile_forbidden() else []
+        self._forbidden_by += ["enforce_precompiled"] if forbid_compile else []
         self._open = contextlib.ExitStack()
         self._overlay: StoreWriter | None = None
         self._pool: CompilerPool | None = None
@@ -104,11 +103,12 @@ class Builder:
                 return
 
     def _compile(self, specs: list[KernelSpec]) -> dict[str, KernelEntry | None]:
-        if self._forbid:
+        if self._forbidden_by:
             raise CompileForbiddenError(
                 f"graph {self._graph.name!r} ({self._graph.key()}) for {self._target.name}: kernel "
                 f"{specs[0].template} ({specs[0].key[:12]}) is in no store ({self._layers}) and "
-                f"compiling is forbidden: unset {FORBID_VARIABLE}, or build the graph with "
+                f"compiling is forbidden by {' and '.join(self._forbidden_by)}: allow it, or build "
+                "the graph with "
                 f"`cudnn-aot build GRAPH.json --target {self._target.name} --store DIR`"
             )
         writer, workers = self._writer(), min(len(specs), auto_jobs())

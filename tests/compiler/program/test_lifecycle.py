@@ -134,6 +134,13 @@ def test_a_refused_replay_leaves_the_graph_unplanned(linear, recorded):
     it.check()
 
 
+def test_a_list_that_asked_for_no_ranking_says_nothing_of_it(linear, three_engines):
+    g = linear().graph.create_execution_plan(20_097, {})
+    with pytest.raises(cudnnGraphNotSupportedError, match="it has a bad day") as caught:
+        g.build()
+    assert "the heuristics propose no plan" not in str(caught.value)
+
+
 def test_an_empty_list_names_every_side(linear, empty_overlay, monkeypatch):
     monkeypatch.setattr(host.GemmHostBlocked, "caps", ())
     with pytest.raises(cudnnGraphNotSupportedError) as caught:

@@ -15,6 +15,7 @@ import cudnn_aot as cudnn
 from cudnn_aot import runtime
 from cudnn_aot.cache import toolchain
 from cudnn_aot.cache.reader import StoreReader
+from cudnn_aot.cache.switch import is_compile_forbidden
 from cudnn_aot.cli.main import main
 from cudnn_aot.compiler.build.driver import build
 from cudnn_aot.compiler.formats import graph_json
@@ -311,13 +312,32 @@ def test_a_plan_of_another_plan_key_is_a_miss(linear, filled, monkeypatch):
     assert planned(g)
 
 
-def test_a_missing_kernel_with_compiling_forbidden(linear, empty_overlay, monkeypatch):
-    monkeypatch.setenv("CUDNN_AOT_FORBID_COMPILE", "1")
+@pytest.mark.parametrize("text", ["1", "true", "YES", " on "])
+def test_a_missing_kernel_with_compiling_forbidden(linear, empty_overlay, monkeypatch, text):
+    monkeypatch.setenv("CUDNN_AOT_FORBID_COMPILE", text)
     with pytest.raises(CompileForbiddenError) as caught:
         linear("up").graph.build()
     for part in ("graph 'up'", "for cpu", str(empty_overlay), "cudnn-aot build", "--target cpu"):
         assert part in str(caught.value)
     assert not empty_overlay.exists()
+
+
+@pytest.mark.parametrize("text", ["", "0", "false", "No", " off"])
+def test_what_does_not_forbid_compiling(monkeypatch, text):
+    monkeypatch.setenv("CUDNN_AOT_FORBID_COMPILE", text)
+    assert not is_compile_forbidden()
+
+
+def test_a_setting_that_says_neither_is_refused(
+    linear, empty_overlay, monkeypatch, tmp_path, capsys
+):
+    monkeypatch.setenv("CUDNN_AOT_FORBID_COMPILE", "never")
+    with pytest.raises(UsageError, match="CUDNN_AOT_FORBID_COMPILE: got 'never', want 1, true"):
+        linear().graph.build()
+    file = tmp_path / "linear.json"
+    file.write_text(graph_json.dumps(linear().graph))
+    assert main(["build", str(file), "-t", "cpu", "--store", str(tmp_path / "store")]) == 2
+    assert "got 'never'" in capsys.readouterr().err and not (tmp_path / "store").exists()
 
 
 def test_a_plan_is_as_good_where_the_overlay_cannot_be_written(
