@@ -247,6 +247,7 @@ class pygraph(Graph):  # noqa: N801  (the name that programs use)
 
         Raises:
             SequenceError: no plan is built.
+            RefusedError: the plan takes no such shapes.
         """
         built = None if self._program is None else self._program.current
         if built is None:
@@ -483,7 +484,7 @@ class pygraph(Graph):  # noqa: N801  (the name that programs use)
         return self
 
     def _workspace(self, built: BuiltPlan, uids: Any, shapes: Any) -> int:
-        symbols = symbols_of_call(self, uids, shapes, None) if self.symbols else None
+        symbols = symbols_of_call(self, built.plan.table["symbols"], uids, shapes)
         return int(built.plan.workspace_bytes(symbols))
 
     def _launch(
