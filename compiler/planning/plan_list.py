@@ -6,6 +6,7 @@ build command, ``why`` and programs that plan in process see one list and one se
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
@@ -37,6 +38,7 @@ from cudnn_aot.compiler.planning.replay import (
     PublicKnobs,
     RangedKnobs,
     parse_bounds,
+    ranged_knobs,
     typed_knobs,
 )
 from cudnn_aot.compiler.planning.tuning import Tuning
@@ -159,13 +161,7 @@ class PlanList:
         Raises:
             PlanIndexError: there is no such place.
         """
-        if type(index) is not int or not 0 <= index < len(self.entries):
-            raise PlanIndexError(
-                f"plan index: got {index!r}, want 0..{len(self.entries) - 1}"
-                if self.entries
-                else f"plan index: got {index!r}, but there is no plan"
-            )
-        return self.entries[index]
+        return self.entries[self._place(index)]
 
     def place_of(self, planned: Planned) -> int:
         """Where in the list a plan is that was lowered."""
@@ -211,14 +207,16 @@ class PlanList:
     def append(self, engine_id: int, knobs: Mapping[Any, Any]) -> int:
         """Add the plan of a recorded ``(engine_id, knobs)`` to the end of the list; its place.
 
-        A plan that is listed already keeps its place. ``knobs`` may have numbers for knob types.
+        A plan that is listed already keeps its place. ``knobs`` may have numbers or names for knob
+        types, and be what JSON makes of those of a plan of ranges.
 
         Raises:
             UsageError: there is no such engine, knob or range.
             cudnnGraphNotSupportedError: the engine does not take the graph or the knobs.
         """
-        if isinstance(knobs, RangedKnobs):
-            entry: Entry = self._ranged(knobs)
+        ranged = ranged_knobs(knobs)
+        if ranged is not None:
+            entry: Entry = self._ranged(ranged)
         else:
             entry = self._replayed(engine_id, knobs)
         if entry not in self.entries:
@@ -238,8 +236,7 @@ class PlanList:
 
     def select(self, index: int) -> None:
         """Pin a plan: what is built is this one or nothing."""
-        self.entry(index)
-        self.selected = index
+        self.selected = self._place(index)
 
     def deselect_engines(self, names: Iterable[str]) -> None:
         """Build no plan of these engines."""
@@ -324,6 +321,20 @@ class PlanList:
         return error
 
     # What follows is not part of the interface.
+
+    def _place(self, index: Any) -> int:
+        """An index of any integer type as a place of the list."""
+        try:
+            place = -1 if isinstance(index, bool) else operator.index(index)
+        except TypeError:
+            place = -1
+        if not 0 <= place < len(self.entries):
+            raise PlanIndexError(
+                f"plan index: got {index!r}, want 0..{len(self.entries) - 1}"
+                if self.entries
+                else f"plan index: got {index!r}, but there is no plan"
+            )
+        return place
 
     def _analyze(self, wanted: frozenset[str] | None) -> None:
         family = self.family

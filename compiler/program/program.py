@@ -7,7 +7,6 @@ imported, unless the program asks for the list. Safe to use from many threads.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from cudnn_aot.compiler.planning.plan import plan_key
 from cudnn_aot.compiler.planning.plan_list import PlanList, Planned, decline_reason
 from cudnn_aot.compiler.program.built import BuiltPlan, StoredPlan, load
 from cudnn_aot.compiler.program.layers import Layers, layers
+from cudnn_aot.compiler.program.locks import ForkLock
 from cudnn_aot.compiler.target.target import Target
 from cudnn_aot.errors import SequenceError
 
@@ -55,7 +55,7 @@ class Program:
         self._modes = tuple(modes)
         self._exclusions = list(exclusions)
         self._layers: Layers = layers()
-        self._lock = threading.RLock()
+        self._lock = ForkLock()
         self._plans: PlanList | None = None
         self._ranked = 0  # how many of the list are there by rank
         self._built: dict[int, BuiltPlan] = {}  # by id of the Planned, which they keep alive

@@ -7,7 +7,6 @@ Describing a graph loads nothing of that; the first call that needs a plan does.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from cudnn_aot.compiler.graph.enums import build_plan_policy, heur_mode
 from cudnn_aot.compiler.graph.extents import Symbol
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.program.bindings import bindings, symbols_of_call
+from cudnn_aot.compiler.program.locks import ForkLock
 from cudnn_aot.errors import DamagedError, SequenceError, UsageError
 from cudnn_aot.handles import get_stream
 
@@ -73,7 +73,7 @@ class pygraph(Graph):  # noqa: N801  (the name that programs use)
         self._modes: Sequence[heur_mode] | None = None  # that a decorator asked for
         self._exclusions: list[tuple[str, Any]] = []
         self._program: Program | None = None
-        self._planning = threading.RLock()  # held while the program is tested and set
+        self._planning = ForkLock()  # held while the program is tested and set
 
     # Planning.
 
@@ -104,7 +104,7 @@ class pygraph(Graph):  # noqa: N801  (the name that programs use)
             UsageError: there is no such engine or knob.
             cudnnGraphNotSupportedError: the engine does not take the graph or the knobs.
         """
-        recorded = engine_id, knobs or {}
+        recorded = engine_id, {} if knobs is None else knobs
         with self._planning:
             if self._program is None:
                 self._plan((), recorded)
@@ -123,11 +123,16 @@ class pygraph(Graph):  # noqa: N801  (the name that programs use)
         plan that can be, and uses the first of them or the selected one.
 
         Raises:
+            UsageError: there is no such policy.
             cudnnGraphNotSupportedError: none can be built; ``reasons`` has one of each.
             CompileForbiddenError, CompileError: a kernel is missing, and cannot be compiled.
         """
+        named = getattr(policy, "name", policy)  # of another library's enum, too
+        if named not in build_plan_policy.__members__:
+            known = ", ".join(build_plan_policy.__members__)
+            raise UsageError(f"build plan policy: got {policy!r}, want one of {known}")
         program = self._ensure_planned()
-        if getattr(policy, "name", policy) == "ALL":  # of another library's enum, too
+        if named == "ALL":
             program.build_all()
         else:
             program.build()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 
 import numpy as np
@@ -369,6 +370,48 @@ def test_threads_that_build_share_one_plan(linear):
     for thread in threads:
         thread.join()
     assert len(plans) == 8 and len(set(map(id, plans))) == 1
+
+
+@pytest.mark.parametrize("policy", ["junk", 17, None])
+def test_a_policy_that_there_is_not(linear, policy):
+    g = linear().graph
+    with pytest.raises(UsageError, match="want one of HEURISTICS_CHOICE, ALL"):
+        g.build_plans(policy)
+    g.build_plans("ALL")
+
+
+def test_a_child_forked_while_a_thread_builds_can_build(linear, monkeypatch):
+    import os
+
+    from cudnn_aot.compiler.program.program import Program
+
+    it = linear()
+    it.graph.create_execution_plans()
+    inside, leave = threading.Event(), threading.Event()
+    real = Program._walk
+
+    def walk(program):
+        if threading.current_thread() is not threading.main_thread():
+            inside.set()
+            leave.wait(60)
+        return real(program)
+
+    monkeypatch.setattr(Program, "_walk", walk)
+    thread = threading.Thread(target=it.graph.build)
+    thread.start()
+    inside.wait(60)
+    child = os.fork()
+    if not child:
+        signal.alarm(30)  # what hangs is killed
+        try:
+            it.graph.execute(it.pack())
+            it.check()
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    leave.set()
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
 
 
 @pytest.mark.parametrize("first", ["execute", "build", "build_plans"])
