@@ -49,9 +49,9 @@ class Layers:
             NotAStoreError: the base, or what there is of the overlay, is no store.
         """
         if self.base is not None:
-            yield StoreReader(self.base)
+            yield _reader(self.base)
         if self.overlay.exists():
-            yield StoreReader(self.overlay)
+            yield _reader(self.overlay)
 
     def blob(self, digest: str) -> bytes:
         """The bytes named by a digest, from any layer that has them whole.
@@ -147,12 +147,15 @@ def layers() -> Layers:
     return Layers(Path(base) if base else None, Path(overlay) if overlay else _user_cache())
 
 
+_reader = functools.lru_cache(maxsize=16)(StoreReader)  # which reads what kind of store it is
+
+
 @functools.lru_cache(maxsize=16)
 def _class_index(store: Path) -> ClassIndex:
     """The classes of a store, as far as this process has read them."""
     from cudnn_aot.runtime.classes import ClassIndex
 
-    return ClassIndex(StoreReader(store))
+    return ClassIndex(_reader(store))
 
 
 # It has a lock, which another thread may hold during a fork.

@@ -13,7 +13,7 @@ import pytest
 
 import cudnn_aot as cudnn
 from cudnn_aot import runtime
-from cudnn_aot.cache import toolchain
+from cudnn_aot.cache import reader, toolchain
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.cache.switch import is_compile_forbidden
 from cudnn_aot.cli.main import main
@@ -61,6 +61,12 @@ def test_the_next_process_only_loads(linear, filled, monkeypatch):
     assert not planned(it.graph)
     it.graph.execute(it.pack())
     it.check()
+
+
+def test_what_a_store_is_is_read_once(linear, filled, monkeypatch):
+    linear().graph.build()
+    monkeypatch.setattr(reader, "read_format", lambda _: pytest.fail("it was read again"))
+    linear().graph.build()
 
 
 def test_building_again_writes_nothing(linear, filled):
@@ -265,8 +271,8 @@ def test_a_plan_without_a_name_is_there_all_the_same(
     monkeypatch.setenv("CUDNN_AOT_STORE", str(copy_without_plans(filled, tmp_path / "base")))
     it = linear(name)
     it.graph.build()
-    reader = StoreReader(empty_overlay)
-    assert reader.pointers() == [("cpu", it.graph.key())] and reader.names() == []
+    stored = StoreReader(empty_overlay)
+    assert stored.pointers() == [("cpu", it.graph.key())] and stored.names() == []
     for command, says in (
         ("ls", it.graph.key()[:12]),
         ("verify", ": 1 plan, "),
