@@ -15,6 +15,7 @@ from cudnn_aot.cache.link import link
 from cudnn_aot.cache.pool import CompilerPool
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.cache.spec import KernelSpec
+from cudnn_aot.cache.switch import FORBID_VARIABLE
 from cudnn_aot.cache.writer import StoreWriter
 from cudnn_aot.errors import CompileError, CompileForbiddenError, StoreError
 
@@ -66,8 +67,8 @@ def compile_cached(
         return entry
     if forbid:
         raise CompileForbiddenError(
-            f"kernel {spec.template} ({spec.key}) is not in the store and compiling is forbidden: "
-            "unset CUDNN_AOT_FORBID_COMPILE or use a complete store"
+            f"kernel {spec.template} ({spec.key}) is not in the store and compiling is forbidden, "
+            f"by {FORBID_VARIABLE} or by the call: allow it or use a complete store"
         )
     _check_host(spec)
     started = time.perf_counter()

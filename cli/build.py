@@ -1,9 +1,8 @@
 """``cudnn-aot build``: graph files and targets in, a store out."""
 
-import os
-
 import click
 
+from cudnn_aot.cache.switch import is_compile_forbidden
 from cudnn_aot.cli.options import (
     choose_store,
     engines_option,
@@ -84,7 +83,7 @@ def build(
             names,
             choice.path,
             jobs=_parse_jobs(jobs),
-            forbid_compile=os.environ.get("CUDNN_AOT_FORBID_COMPILE") == "1",
+            forbid_compile=is_compile_forbidden(),
             tuning=tuning,
             progress=progress,
             engines=split_list(engines) or ("native",),

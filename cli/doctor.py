@@ -156,7 +156,7 @@ def _store(choice: StoreChoice) -> list[_Finding]:
         return [chosen, _Finding("store", f"{path}: no such folder", False)]
     try:
         reader = StoreReader(path)
-        contents = f"{plural(len(reader.names()), 'plan')} for {', '.join(reader.targets())}"
+        contents = f"{plural(len(reader.pointers()), 'plan')} for {', '.join(reader.targets())}"
     except StoreError as error:
         return [chosen, _Finding("store", str(error), False)]
     writable = os.access(path, os.W_OK)

@@ -22,7 +22,9 @@ from cudnn_aot.errors import NotInStoreError, StoreError, UsageError
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """A name on a target and all that the store says of it; ``fault`` when it cannot be read."""
+    """A name, or a graph without one, on a target and all that the store says of it; ``fault`` when
+    it cannot be read.
+    """
 
     name: str
     target: str
@@ -83,9 +85,7 @@ class _Plan:
 def ls(store: str | None, target: str | None, as_json: bool) -> int:
     """List the plans of a store: name, target, engine, kernels, size."""
     reader = StoreReader(choose_store(store).path)
-    plans = [
-        _read(reader, owner, name) for owner, name in reader.names() if target in (None, owner)
-    ]
+    plans = [plan for plan in _read_all(reader) if target in (None, plan.target)]
     if target is not None and not plans:
         raise NotInStoreError(_no_target(reader, target))
     if as_json:
@@ -93,7 +93,7 @@ def ls(store: str | None, target: str | None, as_json: bool) -> int:
     else:
         rows = [
             (
-                plan.name,
+                plan.name or "-",
                 plan.target,
                 plan.status,
                 plan.engine or "-",
@@ -159,7 +159,7 @@ def verify(store: str | None, as_json: bool) -> int:
         print_json(
             {
                 "store": str(reader.path),
-                "plans": len(reader.names()),
+                "plans": len(reader.pointers()),
                 "kernels": len(reader.kernels()),
                 "problems": [
                     {"path": p.path, "what": p.what, "unreadable": p.unreadable} for p in problems
@@ -170,18 +170,29 @@ def verify(store: str | None, as_json: bool) -> int:
     else:
         for problem in problems:
             say(f"{'unreadable' if problem.unreadable else 'damaged'}: {problem}")
-        counts = f"{plural(len(reader.names()), 'plan')}, {plural(len(reader.kernels()), 'kernel')}"
+        plans, kernels = len(reader.pointers()), len(reader.kernels())
+        counts = f"{plural(plans, 'plan')}, {plural(kernels, 'kernel')}"
         verdict = f"{plural(len(problems), 'problem')}" if problems else "every byte as recorded"
         others = f"; {plural(len(foreign), 'file')} not of the store" if foreign else ""
         say(f"{reader.path}: {counts}: {verdict}{others}")
     return 1 if problems else 0
 
 
-def _read(reader: StoreReader, target: str, name: str) -> _Plan:
-    graph_key = ""
+def _read_all(reader: StoreReader) -> list[_Plan]:
+    """Every name, then every graph that has none."""
+    named = [_read(reader, target, name) for target, name in reader.names()]
+    known = {(plan.target, plan.graph_key) for plan in named}
+    nameless = [place for place in reader.pointers() if place not in known]
+    return named + [_read(reader, target, "", key) for target, key in nameless]
+
+
+def _read(reader: StoreReader, target: str, name: str, graph_key: str = "") -> _Plan:
+    """The plan of a name, or without one of a graph key."""
+    uids: dict[str, int] = {}
     try:
-        named = reader.name(target, name)
-        graph_key = named["graph_key"]
+        if name:
+            named = reader.name(target, name)
+            graph_key, uids = named["graph_key"], dict(named["uids"])
         pointer = reader.pointer(target, graph_key)
         records = pointer["records"]
         record = json.loads(reader.blob(records[0])) if records else {}
@@ -190,7 +201,7 @@ def _read(reader: StoreReader, target: str, name: str) -> _Plan:
             target,
             graph_key,
             pointer["status"],
-            dict(named["uids"]),
+            uids,
             record,
             tuple(pointer["reasons"]),
             providers=providers_of(pointer),
@@ -202,7 +213,7 @@ def _read(reader: StoreReader, target: str, name: str) -> _Plan:
 def _report_faults(plans: list[_Plan]) -> int:
     faulty = [plan for plan in plans if plan.fault]
     for plan in faulty:
-        complain(f"error: {plan.name} for {plan.target}: {plan.fault}")
+        complain(f"error: {plan.name or plan.graph_key} for {plan.target}: {plan.fault}")
     return 1 if faulty else 0
 
 

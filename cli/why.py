@@ -224,7 +224,9 @@ def _stored(e: Explanation) -> list[str]:
     else:
         lines = [f"{store} has this plan, and it is current: a build has nothing to do."]
     if answer.other_targets:
-        lines.append(f"it is also stored for {', '.join(answer.other_targets)}")
+        lines.append(f"a plan of it is stored for {', '.join(answer.other_targets)}")
+    if answer.declined_targets:
+        lines.append(f"it is stored as declined for {', '.join(answer.declined_targets)}")
     return [lines[0], *_indented(lines[1:])]
 
 

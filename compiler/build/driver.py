@@ -1,8 +1,7 @@
 """The build: graph files in, a store out, every step resumable.
 
-Order of publication: kernels, plan record, graph, pointer, class, names. A reader therefore never
-meets a pointer to something absent, and a build that is killed and repeated only does what is
-missing.
+Order of publication: kernels, plan record, then what `publish` adds. A build that is killed and
+repeated therefore only does what is missing.
 A graph whose stored plan key equals today's and whose kernels are all present and whole is not
 planned again: no recipe is imported and nothing is written.
 """
@@ -24,6 +23,7 @@ from cudnn_aot.compiler.build import records
 from cudnn_aot.compiler.build.backend import BackendOutcome, build_backend
 from cudnn_aot.compiler.build.jobs import auto_jobs
 from cudnn_aot.compiler.build.progress import Event, ProgressCallback, Stage, silent
+from cudnn_aot.compiler.build.publish import add_to_class, publish, put_names
 from cudnn_aot.compiler.build.sources import Source, expand, failure_line, read_sources
 from cudnn_aot.compiler.build.stored import StoredPlan, stored_plan
 from cudnn_aot.compiler.build.summary import (
@@ -33,8 +33,6 @@ from cudnn_aot.compiler.build.summary import (
     KernelTotals,
     Status,
 )
-from cudnn_aot.compiler.formats import graph_json
-from cudnn_aot.compiler.graph.bucket import graph_class
 from cudnn_aot.compiler.planning.cudnn import Cudnn
 from cudnn_aot.compiler.planning.manifest import check_providers
 from cudnn_aot.compiler.planning.plan import plan_graph, plan_key
@@ -224,7 +222,7 @@ class _Run:
                 job.status = Status.CACHED if job.stored.record else Status.DECLINED
                 job.reasons = job.stored.reasons
                 if job.stored.record:
-                    self._add_to_class(job)
+                    add_to_class(self._writer, job.target.name, job.source.graph)
                 self._name(job)
                 return
             job.planned = plan_graph(job.source.graph, job.target, tuning=self._tuning)
@@ -326,26 +324,13 @@ class _Run:
             job.fail(failure_line(error))
 
     def _publish(self, job: _Job, made: Mapping[str, Any]) -> None:
-        source, target = job.source, job.target.name
-        graph_blob = self._writer.put_blob(graph_json.dumps(source.graph).encode())
-        order = provider_order(source.graph, job.target, tuning=self._tuning)
-        change = partial(records.with_provider, graph_blob, order, job.provider, made)
-        self._writer.update_pointer(target, source.key, change)
-        if made["records"]:
-            self._add_to_class(job)
-        self._name(job)
-
-    def _add_to_class(self, job: _Job) -> None:
-        """Let the concrete graphs that a symbolic one stands for find its plan."""
-        source = job.source
-        if source.graph.symbols:
-            bucket = graph_class(source.graph).bucket
-            self._writer.put_class_member(job.target.name, bucket, source.key)
+        target, names = job.target, [source.name for source in job.sources]
+        order = provider_order(job.source.graph, target, tuning=self._tuning)
+        publish(self._writer, target.name, job.source.graph, names, job.provider, made, order=order)
 
     def _name(self, job: _Job) -> None:
-        for source in job.sources:
-            uids = source.graph.uids()
-            self._writer.put_name(job.target.name, source.name, source.key, uids)
+        target, names = job.target.name, [source.name for source in job.sources]
+        put_names(self._writer, target, job.source.graph, names)
 
     def _result(self, job: _Job, source: Source) -> GraphResult:
         engine = ""

@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Any
 
 from cudnn_aot.cache.layout import providers_of
@@ -44,7 +45,8 @@ class StoreAnswer:
         plan: name of the stored plan; empty for a decline and for what is absent.
         is_declined: what is stored is a decline.
         reasons: what has changed, what is damaged, or why it was declined.
-        other_targets: further targets that the graph is stored for.
+        other_targets: further targets that a plan of the graph is stored for.
+        declined_targets: further targets for which the graph is stored as declined.
         nearest: of an absent graph, the stored one that is most like it.
         graphs: number of graphs that are stored for the target.
     """
@@ -55,6 +57,7 @@ class StoreAnswer:
     is_declined: bool = False
     reasons: tuple[str, ...] = ()
     other_targets: tuple[str, ...] = ()
+    declined_targets: tuple[str, ...] = ()
     nearest: Nearest | None = None
     graphs: int = 0
 
@@ -64,33 +67,30 @@ def explain_stored(
 ) -> StoreAnswer:
     """What the store holds of a graph on a target, compared with what a build would make now."""
     pointers = reader.pointers()
-    others = tuple(t for t, key in pointers if key == source.key and t != target.name)
-    store = str(reader.path)
+    others = [name for name, key in pointers if key == source.key and name != target.name]
+    built, declined = _other_targets(reader, source.key, others)
+    answer = partial(StoreAnswer, str(reader.path), other_targets=built, declined_targets=declined)
     try:
         pointer = reader.pointer(target.name, source.key)
         native = providers_of(pointer).get("native")
         if native is None:
             raise NotInStoreError("only plans of other providers are stored")
     except NotInStoreError:
-        return StoreAnswer(
-            store,
+        return answer(
             Held.ABSENT,
-            other_targets=others,
             nearest=nearest_entry(reader, target.name, source.name, source.graph),
             graphs=sum(owner == target.name for owner, _ in pointers),
         )
     except StoreError as error:
-        return StoreAnswer(store, Held.DAMAGED, reasons=(str(error),), other_targets=others)
+        return answer(Held.DAMAGED, reasons=(str(error),))
     today = plan_key(source.graph, target, tuning=tuning)
     found = stored_plan(reader, target.name, source.key, today)
     if found is not None:
-        return StoreAnswer(
-            store,
+        return answer(
             Held.CURRENT,
             plan=_name(found.record) if found.record else "",
             is_declined=found.record is None,
             reasons=found.reasons,
-            other_targets=others,
         )
     try:
         record = _whole_record(reader, pointer["graph"], native["records"])
@@ -99,15 +99,28 @@ def explain_stored(
             changed = ("the tuning file says something of this graph, and it was built without",)
     except (StoreError, KeyError, IndexError, TypeError, ValueError) as error:
         reason = str(error) if isinstance(error, StoreError) else "its plan record cannot be read"
-        return StoreAnswer(store, Held.DAMAGED, reasons=(reason,), other_targets=others)
-    return StoreAnswer(
-        store,
+        return answer(Held.DAMAGED, reasons=(reason,))
+    return answer(
         Held.STALE,
         plan=_name(record) if record else "",
         is_declined=not record,
         reasons=changed,
-        other_targets=others,
     )
+
+
+def _other_targets(
+    reader: StoreReader, graph_key: str, targets: Sequence[str]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Those with a plan of a graph, and those that have it as declined."""
+    built: list[str] = []
+    declined: list[str] = []
+    for target in targets:
+        try:
+            pointer = reader.pointer(target, graph_key)
+        except StoreError:
+            continue  # `verify` tells
+        (built if pointer.get("records") else declined).append(target)
+    return tuple(built), tuple(declined)
 
 
 def _name(record: Mapping[str, Any]) -> str:

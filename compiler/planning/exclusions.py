@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
+from typing import Any
 
 from cudnn_aot.compiler.graph.enums import behavior_note, numerical_note
 from cudnn_aot.compiler.planning.engine import Engine, Note
@@ -18,6 +19,28 @@ class Exclusions:
     workspace_bytes: int | None = None
     deselected: set[Note] = field(default_factory=set)
     selected: set[Note] = field(default_factory=set)
+
+    def deselect_engines(self, names: Iterable[str]) -> None:
+        """Rule out these engines; a `UsageError` if one is no name."""
+        found = _items("engine names", "a list of names", names)
+        for name in found:
+            if not isinstance(name, str):
+                raise UsageError(f"engine name: got {name!r}, want a string")
+        self.engines.update(found)
+
+    def deselect_workspace_greater_than(self, nbytes: int) -> None:
+        """Rule out what may need more workspace; a `UsageError` if that is no number of bytes."""
+        if type(nbytes) is not int or nbytes < 0:
+            raise UsageError(f"workspace limit: got {nbytes!r}, want bytes, 0 or more")
+        self.workspace_bytes = nbytes
+
+    def deselect_notes(self, notes: Iterable[Note]) -> None:
+        """Rule out what has one of these notes; a `UsageError` if one is none."""
+        self.deselected |= _checked_notes(notes)
+
+    def select_notes(self, notes: Iterable[Note]) -> None:
+        """Rule out what lacks one of these notes; a `UsageError` if one is none."""
+        self.selected |= _checked_notes(notes)
 
     def why_excluded(
         self,
@@ -53,18 +76,18 @@ class Exclusions:
         return None
 
 
-def checked_notes(notes: Iterable[Note]) -> set[Note]:
-    """The notes as a set.
-
-    Raises:
-        UsageError: one is no note.
-    """
-    checked = set()
-    for note in notes:
+def _checked_notes(notes: Any) -> set[Note]:
+    found = _items("notes", "a list of notes", notes)
+    for note in found:
         if not isinstance(note, behavior_note | numerical_note):
             raise UsageError(f"note: got {note!r}, want a behavior_note or a numerical_note")
-        checked.add(note)
-    return checked
+    return set(found)
+
+
+def _items(what: str, want: str, given: Any) -> tuple[Any, ...]:
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise UsageError(f"{what}: got {given!r}, want {want}")
+    return tuple(given)
 
 
 def _in_order(notes: Iterable[Note]) -> list[Note]:

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from cudnn_aot.cache.switch import OFF, ON
 from cudnn_aot.errors import UsageError
 
 BACKEND_IDS = range(0, 10_000)
@@ -26,8 +27,6 @@ FAMILY_BLOCK = 100
 PROVIDERS = ("native", "cudnn")
 
 OPT_IN_VARIABLE = "CUDNN_AOT_OPT_IN_ENGINES"
-_ON = ("1", "true", "yes", "on")
-_OFF = ("", "0", "false", "no", "off")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +145,9 @@ def opted_in() -> frozenset[str] | None:
         UsageError: it names no opt-in engine.
     """
     text = os.environ.get(OPT_IN_VARIABLE, "").strip()
-    if text.lower() in _ON:
+    if text.lower() in ON:
         return None
-    if text.lower() in _OFF:
+    if text.lower() in OFF:
         return frozenset()
     names = frozenset(name.strip() for name in text.split(",") if name.strip())
     known = {slot.name for family in FAMILIES for slot in family.engines if slot.opt_in}

@@ -6,6 +6,7 @@ build command, ``why`` and programs that plan in process see one list and one se
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
@@ -23,7 +24,7 @@ from cudnn_aot.compiler.planning.engine import (
     PlanConfig,
     Refusal,
 )
-from cudnn_aot.compiler.planning.exclusions import Exclusions, checked_notes
+from cudnn_aot.compiler.planning.exclusions import Exclusions
 from cudnn_aot.compiler.planning.facts import facts_for
 from cudnn_aot.compiler.planning.knobs import plan_name
 from cudnn_aot.compiler.planning.ranges import (
@@ -38,6 +39,7 @@ from cudnn_aot.compiler.planning.replay import (
     PublicKnobs,
     RangedKnobs,
     parse_bounds,
+    ranged_knobs,
     typed_knobs,
 )
 from cudnn_aot.compiler.planning.tuning import Tuning
@@ -110,9 +112,9 @@ class PlanList:
         tuning: measured plans, which come before those that the heuristics rank.
         engines: names of our engines that may serve; None for all that the manifest offers. With
             none at all our side is left out, its reasons too.
-        lowered: plans that were lowered before, of this graph and target. They are in the list;
-            with one of ours, engines are listed even where the compiler that the others need is
-            missing.
+        lowered: plans that were lowered before, of this graph and target. They are in the list,
+            and their engines are offered; with one of ours, engines are listed even where the
+            compiler that the others need is missing.
         needs_compiler: whether an engine is declined for want of its compiler; else it is listed,
             and declines when it lowers.
 
@@ -151,6 +153,8 @@ class PlanList:
         self._lowered: dict[Entry, Planned] = {}
         held = any(manifest.provider_of(planned.engine_id) == "native" for planned in lowered)
         self._needs_compiler = needs_compiler and not held
+        self._of_lowered = {plan.engine_id for plan in lowered}
+        self._of_lowered |= {part.engine_id for plan in lowered for part in plan.ranges}
         self._lacks_modules = False  # of this installation, for which an engine declined
         self.selected: int | None = None
         self._analyze(None if engines is None else frozenset(engines))
@@ -169,13 +173,7 @@ class PlanList:
         Raises:
             PlanIndexError: there is no such place.
         """
-        if type(index) is not int or not 0 <= index < len(self.entries):
-            raise PlanIndexError(
-                f"plan index: got {index!r}, want 0..{len(self.entries) - 1}"
-                if self.entries
-                else f"plan index: got {index!r}, but there is no plan"
-            )
-        return self.entries[index]
+        return self.entries[self._place(index)]
 
     def place_of(self, planned: Planned) -> int:
         """Where in the list a plan is that was lowered."""
@@ -221,14 +219,16 @@ class PlanList:
     def append(self, engine_id: int, knobs: Mapping[Any, Any]) -> int:
         """Add the plan of a recorded ``(engine_id, knobs)`` to the end of the list; its place.
 
-        A plan that is listed already keeps its place. ``knobs`` may have numbers for knob types.
+        A plan that is listed already keeps its place. ``knobs`` may have numbers or names for knob
+        types, and be what JSON makes of those of a plan of ranges.
 
         Raises:
             UsageError: there is no such engine, knob or range.
             cudnnGraphNotSupportedError: the engine does not take the graph or the knobs.
         """
-        if isinstance(knobs, RangedKnobs):
-            entry: Entry = self._ranged(knobs)
+        ranged = ranged_knobs(knobs)
+        if ranged is not None:
+            entry: Entry = self._ranged(ranged)
         else:
             entry = self._replayed(engine_id, knobs)
         if entry not in self.entries:
@@ -248,28 +248,23 @@ class PlanList:
 
     def select(self, index: int) -> None:
         """Pin a plan: what is built is this one or nothing."""
-        self.entry(index)
-        self.selected = index
+        self.selected = self._place(index)
 
     def deselect_engines(self, names: Iterable[str]) -> None:
         """Build no plan of these engines."""
-        if isinstance(names, str):
-            raise UsageError(f"engine names: got {names!r}, want a list of names")
-        self._excluded.engines.update(names)
+        self._excluded.deselect_engines(names)
 
     def deselect_workspace_greater_than(self, nbytes: int) -> None:
         """Build no plan that may need more workspace than this."""
-        if type(nbytes) is not int or nbytes < 0:
-            raise UsageError(f"workspace limit: got {nbytes!r}, want bytes, 0 or more")
-        self._excluded.workspace_bytes = nbytes
+        self._excluded.deselect_workspace_greater_than(nbytes)
 
     def deselect_notes(self, notes: Iterable[Note]) -> None:
         """Build no plan that has one of these notes."""
-        self._excluded.deselected |= checked_notes(notes)
+        self._excluded.deselect_notes(notes)
 
     def select_notes(self, notes: Iterable[Note]) -> None:
         """Build only plans that have all of these notes."""
-        self._excluded.selected |= checked_notes(notes)
+        self._excluded.select_notes(notes)
 
     def why_excluded(self, index: int) -> str | None:
         """The exclusion that a plan falls under, in a sentence; None for a plan that may be built.
@@ -343,6 +338,20 @@ class PlanList:
 
     # What follows is not part of the interface.
 
+    def _place(self, index: Any) -> int:
+        """An index of any integer type as a place of the list."""
+        try:
+            place = -1 if isinstance(index, bool) else operator.index(index)
+        except TypeError:
+            place = -1
+        if not 0 <= place < len(self.entries):
+            raise PlanIndexError(
+                f"plan index: got {index!r}, want 0..{len(self.entries) - 1}"
+                if self.entries
+                else f"plan index: got {index!r}, but there is no plan"
+            )
+        return place
+
     def _analyze(self, wanted: frozenset[str] | None) -> None:
         if wanted is not None and not wanted:
             return
@@ -367,7 +376,7 @@ class PlanList:
         self.facts = facts
         offered = family.offered()
         for slot in family.engines:
-            if slot not in offered:
+            if slot not in offered and family.engine_id(slot) not in self._of_lowered:
                 reason: str | None = f"not enabled: set {manifest.OPT_IN_VARIABLE}={slot.name}"
             elif wanted is not None and slot.name not in wanted:
                 reason = "not among the engines asked for"
@@ -421,7 +430,7 @@ class PlanList:
             return [*by_range, *measured, *ranked]
 
         entries = rank(self.modes, recommend, found)
-        if self._engines and not any(_is_ours(entry) for entry in entries):
+        if self.modes and self._engines and not any(_is_ours(entry) for entry in entries):
             assert self.family is not None
             self.reasons += declined or [f"{self.family.name}: the heuristics propose no plan"]
         return entries
@@ -440,7 +449,7 @@ class PlanList:
         for entry in entries:
             if entry.engine_id not in manifest.BACKEND_IDS:
                 raise ValueError(f"the backend proposes engine {entry.engine_id}, not its own")
-        if not entries:
+        if self.modes and not entries:
             self.reasons.append("cudnn: it finds no plan")
         return found
 

@@ -6,10 +6,11 @@ while the graph was declared fill in what a call leaves out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from cudnn_aot.compiler.graph.extents import SymExpr
+from cudnn_aot.compiler.graph.extents import SymExpr, evaluate, symbols_of
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.graph.tensor import Tensor
 from cudnn_aot.errors import RefusedError
@@ -47,16 +48,58 @@ def bindings(graph: Graph, given: Any, tensor_uids: Any = None) -> dict[int, Any
 
 
 def symbols_of_call(
-    graph: Graph, uids: Any, shapes: Any, symbols: Mapping[str, int] | None
+    graph: Graph, wanted: Iterable[str], uids: Any, shapes: Any
 ) -> dict[str, int] | None:
-    """The values that overrides and ``symbols`` give all symbols, or None where one has none."""
-    values = dict(symbols or {})
-    for uid, shape in zip(uids or (), shapes or (), strict=False):
-        tensor = graph.tensors.get(uid)
-        for extent, size in zip(tensor.dim if tensor else (), shape, strict=False):
+    """The values that overridden shapes give the symbols ``wanted``, or None where one has none.
+
+    Raises:
+        RefusedError: a shape is none that the graph's symbols allow, or two do not go together.
+    """
+    if uids is None and shapes is None:
+        return None
+    uids, shapes = list(uids or ()), list(shapes or ())
+    if len(uids) != len(shapes):
+        raise RefusedError(
+            f"override shapes: got {len(shapes)} for {len(uids)} uids, want one each", "override"
+        )
+    graph = graph.canonical()
+    given = [
+        (tensor, _sizes(tensor, shape))
+        for uid, shape in zip(uids, shapes, strict=True)
+        if (tensor := graph.tensors.get(uid)) is not None
+    ]
+    values: dict[str, int] = {}
+    for tensor, sizes in given:
+        for extent, size in zip(tensor.dim, sizes, strict=True):
             if isinstance(extent, SymExpr) and len(extent.symbols) == 1:
-                values.setdefault(extent.symbols[0], int(size) // extent.coef)
-    return values if all(name in values for name in graph.symbols) else None
+                name = extent.symbols[0]
+                reason = graph.symbols[name].refuse(values.setdefault(name, size // extent.coef))
+                if reason:
+                    raise _bad_shape(tensor, f"symbol {name!r}: {reason}")
+    for tensor, sizes in given:
+        for axis, (extent, size) in enumerate(zip(tensor.dim, sizes, strict=True)):
+            names = sorted(symbols_of([extent]))
+            if all(name in values for name in names) and evaluate(extent, values) != size:
+                ranges = [(n, graph.symbols[n].min, graph.symbols[n].max) for n in names]
+                where = ", ".join(f"{n} = {values[n]} of {low}..{high}" for n, low, high in ranges)
+                want = f"{extent} ({where})" if names else str(extent)
+                raise _bad_shape(tensor, f"dim[{axis}]: got {size}, want {want}")
+    wanted = list(wanted)
+    return {n: values[n] for n in wanted} if all(n in values for n in wanted) else None
+
+
+def _sizes(tensor: Tensor, shape: Any) -> list[int]:
+    try:
+        sizes = [operator.index(size) for size in shape]
+    except TypeError:
+        raise _bad_shape(tensor, f"got {shape!r}, want a list of integers") from None
+    if len(sizes) != len(tensor.dim):
+        raise _bad_shape(tensor, f"got {len(sizes)} extents, want {len(tensor.dim)}")
+    return sizes
+
+
+def _bad_shape(tensor: Tensor, what: str) -> RefusedError:
+    return RefusedError(f"override shape of {tensor}: {what}", "override", tensor.uid)
 
 
 def _ordered(buffers: Any, uids: Any) -> dict[int, Any]:

@@ -6,27 +6,25 @@ What is compiled is published in the overlay before it is used, so the next proc
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 from cudnn_aot.cache.canonical import canonical_bytes, sha256_hex
 from cudnn_aot.cache.compile import CompilerPool, KernelEntry, compile_cached, stored_kernel
+from cudnn_aot.cache.layout import encode_name
 from cudnn_aot.cache.spec import KernelSpec
+from cudnn_aot.cache.switch import FORBID_VARIABLE, is_compile_forbidden
 from cudnn_aot.cache.writer import StoreWriter
 from cudnn_aot.compiler.build import records
 from cudnn_aot.compiler.build.jobs import auto_jobs
-from cudnn_aot.compiler.formats import graph_json
+from cudnn_aot.compiler.build.publish import publish
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.planning.plan_list import Planned
 from cudnn_aot.compiler.planning.providers import provider_order
 from cudnn_aot.compiler.program.built import StoredPlan
 from cudnn_aot.compiler.program.layers import OVERLAY_VARIABLE, Layers
 from cudnn_aot.compiler.target.target import Target
-from cudnn_aot.errors import CompileForbiddenError, NotReproducibleError, StoreError
-
-FORBID_VARIABLE = "CUDNN_AOT_FORBID_COMPILE"
+from cudnn_aot.errors import CompileForbiddenError, NotReproducibleError, StoreError, UsageError
 
 
 class Builder:
@@ -38,7 +36,8 @@ class Builder:
         self._graph = graph
         self._target = target
         self._layers = layers
-        self._forbid = forbid_compile or os.environ.get(FORBID_VARIABLE) == "1"
+        self._forbidden_by = [FORBID_VARIABLE] if is_compile_forbidden() else []
+        self._forbidden_by += ["enforce_precompiled"] if forbid_compile else []
         self._open = contextlib.ExitStack()
         self._overlay: StoreWriter | None = None
         self._pool: CompilerPool | None = None
@@ -76,11 +75,10 @@ class Builder:
                 self._copy(spec.key, writer)
             for blob in stored.record.get("blobs", ()):
                 writer.put_blob(stored.read_blob(blob["blob"]))
-            record_blob = writer.put_blob(canonical_bytes(stored.record))
-            graph_blob = writer.put_blob(graph_json.dumps(self._graph).encode())
-            made = records.provider(plan_key, [record_blob])
-            change = partial(records.with_provider, graph_blob, order, provider, made)
-            writer.update_pointer(self._target.name, self._graph.key(), change)
+            made = records.provider(plan_key, [writer.put_blob(canonical_bytes(stored.record))])
+            publish(
+                writer, self._target.name, self._graph, self._names(), provider, made, order=order
+            )
         except NotReproducibleError:
             raise
         except StoreError:
@@ -91,6 +89,14 @@ class Builder:
         made = {sha256_hex(blob): blob for blob in blobs}
         layers = self._layers
         return lambda digest: made[digest] if digest in made else layers.blob(digest)
+
+    def _names(self) -> tuple[str, ...]:
+        """The graph's name, if a store can file it."""
+        try:
+            encode_name("graph name", self._graph.name)
+        except UsageError:
+            return ()
+        return (self._graph.name,)
 
     def _stored(self, key: str) -> KernelEntry | None:
         for reader in self._layers.readers():
@@ -110,11 +116,12 @@ class Builder:
                 return
 
     def _compile(self, specs: list[KernelSpec]) -> dict[str, KernelEntry | None]:
-        if self._forbid:
+        if self._forbidden_by:
             raise CompileForbiddenError(
                 f"graph {self._graph.name!r} ({self._graph.key()}) for {self._target.name}: kernel "
                 f"{specs[0].template} ({specs[0].key[:12]}) is in no store ({self._layers}) and "
-                f"compiling is forbidden: unset {FORBID_VARIABLE}, or build the graph with "
+                f"compiling is forbidden by {' and '.join(self._forbidden_by)}: allow it, or build "
+                "the graph with "
                 f"`cudnn-aot build GRAPH.json --target {self._target.name} --store DIR`"
             )
         writer, workers = self._writer(), min(len(specs), auto_jobs())

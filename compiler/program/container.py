@@ -5,8 +5,9 @@
 
 Header: ``format``, ``graph`` (its JSON text), ``target`` (the descriptor), ``record``, ``specs``
 (of the record's kernels, in order) and ``blobs`` (``[sha256, bytes]`` in order): the kernels,
-unless they were left out, and the plans of another library. Every byte is covered by a digest.
-Digests find damage; they do not say who made it.
+unless they were left out, and the plans of another library. ``bound`` has the symbols and scalars
+of a record that is that of a symbolic graph of which ``graph`` is a case. Every byte is covered by
+a digest. Digests find damage; they do not say who made it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from cudnn_aot.cache.canonical import canonical_bytes, sha256_hex
 from cudnn_aot.compiler.formats import graph_json
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.planning.plan_list import Planned
-from cudnn_aot.compiler.program.built import StoredPlan, planned_of
+from cudnn_aot.compiler.program.built import Bound, StoredPlan, planned_of
 from cudnn_aot.compiler.target.target import Target, target_from
 from cudnn_aot.errors import DamagedError, NotInStoreError, StoreError, UsageError
 
@@ -43,6 +44,7 @@ class Container:
     record: Mapping[str, Any] = field(hash=False)
     planned: Planned
     blobs: Mapping[str, bytes] = field(hash=False)
+    bound: Bound | None = None
 
     @property
     def has_kernels(self) -> bool:
@@ -61,16 +63,18 @@ def pack(graph: Graph, target: Target, stored: StoredPlan, include_kernels: bool
     kernels = stored.record["kernels"] if include_kernels else []
     parts = [*kernels, *stored.record.get("blobs", ())]
     blobs = {digest: stored.read_blob(digest) for digest in (part["blob"] for part in parts)}
-    header = canonical_bytes(
-        {
-            "format": FORMAT,
-            "graph": graph_json.dumps(graph),
-            "target": target.descriptor(),
-            "record": stored.record,
-            "specs": [spec.canonical() for spec in stored.planned.kernels],
-            "blobs": [[digest, len(data)] for digest, data in blobs.items()],
-        }
-    )
+    document = {
+        "format": FORMAT,
+        "graph": graph_json.dumps(graph),
+        "target": target.descriptor(),
+        "record": stored.record,
+        "specs": [spec.canonical() for spec in stored.planned.kernels],
+        "blobs": [[digest, len(data)] for digest, data in blobs.items()],
+    }
+    if stored.bound is not None:
+        scalars = [[uid, value] for uid, value in sorted(stored.bound.scalars.items())]
+        document["bound"] = {"symbols": dict(stored.bound.symbols), "scalars": scalars}
+    header = canonical_bytes(document)
     head = MAGIC + bytes.fromhex(sha256_hex(header)) + len(header).to_bytes(8, "little")
     return b"".join([head, header, *blobs.values()])
 
@@ -107,19 +111,24 @@ def unpack(data: bytes) -> Container:
             )
         blobs = _blobs(memoryview(data)[_HEAD + length :], document["blobs"])
         record = document["record"]
+        bound = None
+        if "bound" in document:
+            values = document["bound"]
+            bound = Bound(dict(values["symbols"]), {uid: v for uid, v in values["scalars"]})
         return Container(
             str(document["graph"]),
             target_from(document["target"], "of the serialized plan"),
             record,
-            planned_of(record, document["specs"]),
+            planned_of(record, document["specs"], bound),
             blobs,
+            bound,
         )
     except _WRONG as error:
         raise DamagedError(f"serialized plan: its header cannot be read: {error!r}") from None
 
 
 _WRONG: tuple[type[Exception], ...] = (
-    KeyError,
+    LookupError,
     TypeError,
     ValueError,
     AttributeError,

@@ -1,15 +1,14 @@
 """The plans of one graph in this process: the ranked list, the ones built, the one in use.
 
 The list and its rules are those of `PlanList`; this class adds what building means here. A plan
-that a store holds under today's plan key is used as it is: nothing is planned or compiled, and no
-engine is imported, unless the program asks for the list, or for plans of cuDNN's, too: then the
-family ranks the two. Safe to use from many threads.
+that a store holds (see `layers`) is used as it is: nothing is planned or compiled, and no engine is
+imported, unless the program asks for the list, or for plans of cuDNN's, too: then the family ranks
+the two. Safe to use from many threads.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +23,7 @@ from cudnn_aot.compiler.planning.providers import provider_order
 from cudnn_aot.compiler.planning.rank import DEFAULT_MODES
 from cudnn_aot.compiler.program.built import BuiltPlan, StoredPlan, load
 from cudnn_aot.compiler.program.layers import Layers, layers
+from cudnn_aot.compiler.program.locks import ForkLock
 from cudnn_aot.compiler.target.target import Target
 from cudnn_aot.errors import SequenceError
 
@@ -62,13 +62,12 @@ class Program:
         self._modes = tuple(modes)
         self._exclusions = list(exclusions)
         self._layers: Layers = layers()
-        self._lock = threading.RLock()
+        self._lock = ForkLock()
         self._plans: PlanList | None = None
         self._ranked = 0  # how many of the list are there by rank
         self._built: dict[int, BuiltPlan] = {}  # by id of the Planned, which they keep alive
         self.current: BuiltPlan | None = None
         self._providers = tuple(providers)
-        self._keys: dict[str, str] = {}  # plan keys by provider
         self._best: StoredPlan | None = stored  # of the graph: what an unrestricted walk finds
         self._at_hand: list[StoredPlan] = [] if stored is None else [stored]
         if stored is None and self._modes:
@@ -159,37 +158,34 @@ class Program:
 
     def _look_in_stores(self) -> None:
         """Find what is stored by those who are asked; the best is that of who ranks first."""
-        self._keys = self._plan_keys()
-        graph_key = self.graph.key()
-        found = {
-            name: self._layers.find(self.target.name, graph_key, key, name)
-            for name, key in self._keys.items()
-        }
-        self._at_hand = [stored for stored in found.values() if stored is not None]
+        found: dict[str, StoredPlan] = {}
+        for provider in self._providers:
+            key = self._plan_key(provider)
+            stored = key and self._layers.find(self.graph, self.target.name, key, provider)
+            if stored is not None:
+                found[provider] = stored
+        self._at_hand = list(found.values())
         first = self._providers[0]
         if len(self._providers) > 1:
             first = provider_order(self.graph, self.target, self._modes)[0]
         self._best = found.get(first)
 
-    def _plan_keys(self) -> dict[str, str]:
-        """Under which a stored plan serves, by provider.
+    def _plan_key(self, provider: str) -> Callable[[Graph], str] | None:
+        """Under which the overlay holds a provider's plan of a graph; None where what stores hold
+        says nothing of a list of these modes.
 
         Stores are built with the default modes. Engines here propose the same for every mode but
         FALLBACK, so what serves those is what a list of others begins with; cuDNN proposes plans
         of their own for B.
         """
-        keys = {}
-        if "native" in self._providers:
-            is_default = self._modes[0] is not heur_mode.FALLBACK
-            modes = DEFAULT_MODES if is_default else self._modes
-            keys["native"] = plan_key(self.graph, self.target, modes)
-        if "cudnn" in self._providers:
-            is_default = self._modes[0] is heur_mode.A and heur_mode.B not in self._modes
-            modes = DEFAULT_MODES if is_default else self._modes
-            key = _cudnn().key(self.graph, self.target, modes)
-            if not isinstance(key, Refusal):
-                keys["cudnn"] = key
-        return keys
+        if provider == "native":
+            if self._modes[0] is heur_mode.FALLBACK:
+                return None
+            return lambda graph: plan_key(graph, self.target)
+        if self._modes[0] is not heur_mode.A or heur_mode.B in self._modes:
+            return None
+        key = _cudnn().key(self.graph, self.target, DEFAULT_MODES)
+        return None if isinstance(key, Refusal) else lambda graph: key
 
     def _list(self) -> PlanList:
         lowered = [stored.planned for stored in self._at_hand]
@@ -232,7 +228,9 @@ class Program:
             is_new = all(built.stored is not stored for stored in self._at_hand)
             if is_new and place < self._ranked and not self._is_restricted():
                 provider = provider_of(built.stored.planned.engine_id)
-                builder.get().publish(built.stored, provider, self._keys[provider])
+                key = self._plan_key(provider)
+                if key is not None:
+                    builder.get().publish(built.stored, provider, key(self.graph))
             return built
 
     def _is_restricted(self) -> bool:

@@ -7,13 +7,14 @@ Describing a graph loads nothing of that; the first call that needs a plan does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cudnn_aot.compiler.graph.enums import build_plan_policy, heur_mode
 from cudnn_aot.compiler.graph.extents import Symbol
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.program.bindings import bindings, symbols_of_call
+from cudnn_aot.compiler.program.locks import ForkLock
 from cudnn_aot.errors import DamagedError, SequenceError, UsageError
 from cudnn_aot.handles import get_stream
 
@@ -77,6 +78,7 @@ class pygraph(Graph):  # noqa: N801  (the name that programs use)
         self._modes: Sequence[heur_mode] | None = None  # that a decorator asked for
         self._exclusions: list[tuple[str, Any]] = []
         self._program: Program | None = None
+        self._planning = ForkLock()  # held while the program is tested and set
 
     # Planning.
 
@@ -101,13 +103,18 @@ class pygraph(Graph):  # noqa: N801  (the name that programs use)
     def create_execution_plan(self, engine_id: int, knobs: Any = None) -> pygraph:
         """Add the plan of a recorded ``(engine_id, knobs)`` to the list, planning nothing else.
 
+        What is refused or declined is not added, and a graph without plans still has to be planned.
+
         Raises:
             UsageError: there is no such engine or knob.
             cudnnGraphNotSupportedError: the engine does not take the graph or the knobs.
         """
-        if self._program is None:
-            self._plan(())
-        self._planned("create_execution_plan").plans.append(engine_id, knobs or {})
+        recorded = engine_id, {} if knobs is None else knobs
+        with self._planning:
+            if self._program is None:
+                self._plan((), recorded)
+            else:
+                self._program.plans.append(*recorded)
         return self
 
     def check_support(self) -> None:
@@ -121,21 +128,23 @@ class pygraph(Graph):  # noqa: N801  (the name that programs use)
         plan that can be, and uses the first of them or the selected one.
 
         Raises:
+            UsageError: there is no such policy.
             cudnnGraphNotSupportedError: none can be built; ``reasons`` has one of each.
             CompileForbiddenError, CompileError: a kernel is missing, and cannot be compiled.
         """
-        if self._program is None:
-            self.create_execution_plans()
-        program = self._planned("build_plans")
-        if getattr(policy, "name", policy) == "ALL":  # of another library's enum, too
+        named = getattr(policy, "name", policy)  # of another library's enum, too
+        if named not in build_plan_policy.__members__:
+            known = ", ".join(build_plan_policy.__members__)
+            raise UsageError(f"build plan policy: got {policy!r}, want one of {known}")
+        program = self._ensure_planned()
+        if named == "ALL":
             program.build_all()
         else:
             program.build()
 
     def build(self, heuristics: Any = None) -> None:
         """Validate, plan unless that is done, and build."""
-        if self._program is None:
-            self.create_execution_plans(heuristics)
+        self._ensure_planned(heuristics)
         self.build_plans()
 
     # The list.
@@ -248,6 +257,7 @@ class pygraph(Graph):  # noqa: N801  (the name that programs use)
 
         Raises:
             SequenceError: no plan is built.
+            RefusedError: the plan takes no such shapes.
         """
         built = None if self._program is None else self._program.current
         if built is None:
@@ -380,7 +390,7 @@ class pygraph(Graph):  # noqa: N801  (the name that programs use)
         held = unpack(_as_bytes(data))
         self._read_text(held.graph)
         try:
-            if self.key() != held.record["graph_key"]:
+            if held.bound is None and self.key() != held.record["graph_key"]:
                 raise DamagedError("serialized plan: its record is of another graph")
             self._restore(held, enforce_precompiled)
         except BaseException:
@@ -403,27 +413,42 @@ class pygraph(Graph):  # noqa: N801  (the name that programs use)
             if is_target_known(self._target):
                 self.build()
 
-    def _plan(self, modes: Sequence[heur_mode]) -> None:
-        if self._program is not None:
-            self.begin_planning()  # says what is wrong
+    def _plan(self, modes: Sequence[heur_mode], recorded: tuple[int, Any] | None = None) -> Program:
+        """Plan, once; a decline leaves the graph unplanned."""
         from cudnn_aot.compiler.program.program import Program
         from cudnn_aot.compiler.program.providers import choose_providers
         from cudnn_aot.compiler.program.targets import choose_target
 
-        target = choose_target(self._target)
-        self.freeze()
-        providers = choose_providers(self._providers)
-        program = Program(self, target, modes, self._exclusions, providers=providers)
-        self.begin_planning()
-        self._program = program
+        with self._planning:
+            if self._program is not None:
+                self.begin_planning()  # says what is wrong
+            target = choose_target(self._target)
+            self.freeze()
+            providers = choose_providers(self._providers)
+            program = Program(self, target, modes, self._exclusions, providers=providers)
+            if recorded is not None:
+                program.plans.append(*recorded)
+            self.begin_planning()
+            self._program = program
+            return program
+
+    def _ensure_planned(self, heuristics: Any = None) -> Program:
+        """The program, made by whichever thread comes first."""
+        with self._planning:
+            if self._program is not None:
+                return self._program
+            return self._plan(_modes(self._modes if heuristics is None else heuristics))
 
     def _restore(self, held: Container, enforce_precompiled: bool) -> None:
         from cudnn_aot.compiler.program.built import StoredPlan
+        from cudnn_aot.compiler.program.layers import layers
         from cudnn_aot.compiler.program.program import Program
 
         self.begin_planning()
-        if held.has_kernels:
-            stored = StoredPlan(held.record, held.planned, held.blob)
+        if held.has_kernels or held.bound is not None:
+            # A graph can be compiled for, but not made into the symbolic one that it is a case of.
+            read_blob = held.blob if held.has_kernels else layers().blob
+            stored = StoredPlan(held.record, held.planned, read_blob, held.bound)
             self._program = Program(self, held.target, (), self._exclusions, stored)
             self._program.build()
             return
@@ -445,9 +470,7 @@ class pygraph(Graph):  # noqa: N801  (the name that programs use)
         self._program = None
 
     def _auto_build(self) -> BuiltPlan:
-        if self._program is None:
-            self.create_execution_plans()
-        return self._planned("execute").build()
+        return self._ensure_planned().build()
 
     def _planned(self, what: str) -> Program:
         if self._program is None:
@@ -460,17 +483,21 @@ class pygraph(Graph):  # noqa: N801  (the name that programs use)
         return self._planned(what).plans
 
     def _exclude(self, method: str, argument: Any) -> pygraph:
-        if not isinstance(argument, int | str):
-            argument = tuple(argument)
+        from cudnn_aot.compiler.planning.exclusions import Exclusions
+
+        if isinstance(argument, Iterable) and not isinstance(argument, str):
+            argument = tuple(argument)  # it is read again
+        getattr(Exclusions(), method)(argument)  # a wrong one is refused here, not when planning
         exclusion = (method, argument)
-        if self._program is not None:
-            self._program.exclude(exclusion)
-        else:
-            self._exclusions.append(exclusion)
+        with self._planning:
+            if self._program is not None:
+                self._program.exclude(exclusion)
+            else:
+                self._exclusions.append(exclusion)
         return self
 
     def _workspace(self, built: BuiltPlan, uids: Any, shapes: Any) -> int:
-        symbols = symbols_of_call(self, uids, shapes, None) if self.symbols else None
+        symbols = symbols_of_call(self, built.plan.table["symbols"], uids, shapes)
         return int(built.plan.workspace_bytes(symbols))
 
     def _launch(

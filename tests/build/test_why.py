@@ -236,7 +236,10 @@ def test_nothing_alike_and_nothing_at_all(built_store: Path):
 def test_a_stored_decline_has_its_reasons(tmp_path: Path):
     graph = gemm_graphs.plain("g", 16, 16, 16, io="FP8_E4M3", out="FLOAT")
     driver.build([write_graph(tmp_path, graph)], ["cpu"], tmp_path / "store")
-    answer = explain_stored(StoreReader(tmp_path / "store"), source(graph), CPU)
+    reader = StoreReader(tmp_path / "store")
+    other = explain_stored(reader, source(graph), H200)
+    assert (other.other_targets, other.declined_targets) == ((), ("cpu",))
+    answer = explain_stored(reader, source(graph), CPU)
     assert answer.held is Held.CURRENT and answer.is_declined and answer.plan == ""
     assert any("FP8_E4M3" in reason for reason in answer.reasons)
 

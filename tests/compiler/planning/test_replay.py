@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+
+import numpy as np
 import pytest
 from standin import ONE, TUNED, TWO, StandInBackend, backend_plan, relu_graph
 
@@ -93,9 +96,40 @@ def test_knobs_are_given_by_type_number_or_name(plans):
         assert plans.append(engine_id, ranged) == (1 if engine_id == ONE else 0)
 
 
+@pytest.mark.parametrize("key", ["name", "value"])
+def test_knobs_come_back_from_json(plans, key):
+    def plain(knobs):
+        return {getattr(knob, key): value for knob, value in knobs.items()}
+
+    for index in range(len(plans)):
+        engine_id, knobs = plans.engine_and_knobs(index)
+        if isinstance(knobs, RangedKnobs):
+            written = {bounds: (each, plain(public)) for bounds, (each, public) in knobs.items()}
+        else:
+            written = plain(knobs)
+        assert plans.append(engine_id, json.loads(json.dumps(written))) == index
+
+
+@pytest.mark.parametrize("integer", [np.int64, np.uint8])
+def test_a_place_may_be_any_integer(plans, integer):
+    assert plans.name(integer(2)) == plans.name(2)
+    plans.select(integer(2))
+    assert type(plans.selected) is int and plans.selected == 2
+
+
 @pytest.mark.parametrize(
     ("engine_id", "knobs", "error", "message"),
     [
+        (TUNED, [1], UsageError, r"knobs: got \[1\], want a mapping"),
+        (TUNED, "TILE_M", UsageError, "knobs: got 'TILE_M', want a mapping"),
+        (TUNED, 7, UsageError, "knobs: got 7, want a mapping"),
+        (TUNED, {(1, 2): 3}, UsageError, "unknown knob"),
+        (ONE, {"M=0..99": 5}, UsageError, r"range 'M=0..99': got 5, want \(engine id, knobs\)"),
+        (ONE, {"M=0..99": [ONE]}, UsageError, r"want \(engine id, knobs\)"),
+        (ONE, {"M=0..99": [ONE, None]}, UsageError, "knobs: got None, want a mapping"),
+        (ONE, {"M=0..99": ["x", {}]}, UsageError, "engine id: got 'x'"),
+        (ONE, {"M=0..9\u0663": [ONE, {}]}, UsageError, "want such as"),
+        (ONE, {"M=0..49": [ONE, {}], 7: [ONE, {}]}, UsageError, "range: got 7"),
         (TUNED, {"TILE_M": 128}, cudnnGraphNotSupportedError, "no schedule TILE_M=128"),
         (TUNED, {"TILE_M": 128, "STAGES": 4}, cudnnGraphNotSupportedError, "no schedule"),
         (TUNED, {26: 128, 7: 1, 9: 1}, cudnnGraphNotSupportedError, "no schedule"),

@@ -37,10 +37,15 @@ class Linear:
     """Y = relu(A @ B + bias) in float32, its buffers, and whether a call got it right."""
 
     def __init__(
-        self, name: str = "linear", target: str | None = "cpu", io: str = "FLOAT", **kwargs
+        self,
+        name: str = "linear",
+        target: str | None = "cpu",
+        io: str = "FLOAT",
+        rows: int = 4,
+        **kwargs,
     ) -> None:
         self.graph = g = cudnn.pygraph(name, io, "FLOAT", "FLOAT", target=target, **kwargs)
-        self.a, self.b = g.tensor([1, 4, 8], name="A"), g.tensor([1, 8, 16], name="B")
+        self.a, self.b = g.tensor([1, rows, 8], name="A"), g.tensor([1, 8, 16], name="B")
         self.bias = g.tensor([1, 1, 16], name="bias")
         self.y = g.relu(g.bias(g.matmul(self.a, self.b), self.bias))
         self.y.set_output(True).set_name("Y")
@@ -48,7 +53,7 @@ class Linear:
         self.buffers = [
             random.standard_normal(tensor.dim, np.float32) for tensor in (self.a, self.b, self.bias)
         ]
-        self.result = np.full((1, 4, 16), np.nan, np.float32)
+        self.result = np.full((1, rows, 16), np.nan, np.float32)
 
     def pack(self) -> dict:
         return dict(

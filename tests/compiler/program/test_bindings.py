@@ -136,6 +136,8 @@ def test_overridden_rows():
     uids, shapes = [a.uid, y.uid], [[1, 3, 8], [1, 3, 16]]
     strides = [[24, 8, 1], [48, 16, 1]]
     room = np.empty(g.get_workspace_size(None, uids, shapes, strides), np.uint8)
+    with pytest.raises(RefusedError, match=r"got 4, want M \(M = 3 of 0.."):
+        g.get_workspace_size(None, uids, [[1, 3, 8], [1, 4, 16]], strides)
     left, right = np.ones((1, 3, 8), np.float32), np.ones((1, 8, 16), np.float32)
     result = np.zeros((1, 3, 16), np.float32)
     g.execute({a: left, b: right, y: result}, room, None, uids, shapes, strides)
@@ -145,6 +147,35 @@ def test_overridden_rows():
     assert (result == 8).all()
     with pytest.raises(ValueError, match="override"):
         g.execute({a: left, b: right, y: result}, room, None, uids, shapes[:1], strides)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        ([[1, 10, 8]], r"dim\[1\]: got 10, want 4\*M \(M = 2 of 1..8\)"),
+        ([[1, 36, 8]], "symbol 'M': got 9, want 1..8"),
+        ([[1, 0, 8]], "symbol 'M': got 0, want 1..8"),
+        ([[1, -4, 8]], "symbol 'M': got -1, want 1..8"),
+        ([[1, 8, 9]], r"dim\[2\]: got 9, want 8"),
+        ([[1, 8]], "got 2 extents, want 3"),
+        ([[1, 8, 8], [1, 12, 16]], r"dim\[1\]: got 12, want 4\*M \(M = 2 of 1..8\)"),
+        ([[1, 8.0, 8]], "want a list of integers"),
+        ([7], "want a list of integers"),
+        ([[1, 8, 8]] * 3, "got 3 for 2 uids"),
+    ],
+)
+def test_workspace_for_shapes_that_are_none_of_the_graph_s(shapes, message):
+    from cudnn_aot.compiler.program.bindings import symbols_of_call
+
+    g = cudnn.pygraph("rows", "FLOAT", "FLOAT", "FLOAT", symbols={"M": {"min": 1, "max": 8}})
+    a, b = g.tensor([1, "4*M", 8], name="A"), g.tensor([1, 8, 16], name="B")
+    y = g.matmul(a, b).set_output(True)
+    uids = [a.uid, y.uid][: max(len(shapes), 1)]
+    with pytest.raises(RefusedError, match=message):
+        symbols_of_call(g, ["M"], uids, shapes)
+    assert symbols_of_call(g, ["M"], [a.uid], [[1, np.int64(8), 8]]) == {"M": 2}
+    assert symbols_of_call(g, ["M"], [b.uid], [[1, 8, 16]]) is None
+    assert symbols_of_call(g, ["M"], None, None) is None
 
 
 def test_calls_from_many_threads(built):

@@ -10,8 +10,9 @@ import pytest
 from cudnn_aot.cache.canonical import canonical_bytes
 from cudnn_aot.cache.compile import KernelEntry
 from cudnn_aot.compiler.build.records import plan_record
+from cudnn_aot.compiler.graph.instantiate import instantiate
 from cudnn_aot.compiler.planning.plan_list import PlanList
-from cudnn_aot.compiler.program.built import planned_of
+from cudnn_aot.compiler.program.built import Bound, planned_of
 from cudnn_aot.compiler.target.target import load_target
 
 GRAPHS = {
@@ -47,3 +48,24 @@ def test_a_spec_of_another_kernel_is_found():
     record = plan_record(plans.graph.key(), "h200", plans.lower(0), entries)
     with pytest.raises(ValueError, match="has the spec of another"):
         planned_of(record, [other.canonical()])
+
+
+def test_a_bound_plan_is_that_of_the_range_of_its_values():
+    """And it has a place in the list of the concrete graph."""
+    target = load_target("h200")
+    plans = PlanList(GRAPHS["ranges"](), target)
+    planned = plans.lower(0)
+    assert len(planned.ranges) > 1
+    entries = [KernelEntry(k.key, "f", "0", "0", 1, {}, False, 0.0) for k in planned.kernels]
+    record = plan_record(plans.graph.key(), target.name, planned, entries)
+    specs = [spec.canonical() for spec in planned.kernels]
+    for part in planned.ranges:
+        ((symbol, (low, high)),) = part.bounds.items()
+        for value in (low, high):
+            read = planned_of(record, specs, Bound({symbol: value}, {}))
+            assert (read.engine_name, read.knobs, read.ranges) == (part.engine_name, part.knobs, ())
+            case = instantiate(GRAPHS["ranges"](), {symbol: value})
+            concrete = PlanList(case, target, lowered=[read])
+            assert concrete.engine_and_knobs(concrete.place_of(read))[0] == part.engine_id
+    with pytest.raises(LookupError):
+        planned_of(record, specs, Bound({symbol: 10**9}, {}))

@@ -102,7 +102,7 @@ def test_a_plan_without_kernels_is_not_compiled_where_that_is_refused(built, emp
     # Read before the overlay is empty: the graph's own layers are those that it was built with.
     short = built.graph.serialize(as_bytes=True, include_kernels=False)
     g = cudnn.pygraph()
-    with pytest.raises(CompileForbiddenError):
+    with pytest.raises(CompileForbiddenError, match="forbidden by enforce_precompiled: allow it"):
         g.deserialize(None, short, enforce_precompiled=True)
     assert g.nodes == () and g.get_execution_plan_count() == 0  # empty again
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 
 import numpy as np
@@ -121,6 +122,24 @@ def test_a_replay_of_what_is_not_there_is_refused(linear):
         linear().graph.create_execution_plan(29_999)
     with pytest.raises(cudnnGraphNotSupportedError, match="has no knobs, got TILE_M"):
         linear().graph.create_execution_plan(HOST, {cudnn.knob_type.TILE_M: 64})
+
+
+@pytest.mark.parametrize("recorded", [(20_000, {}), (29_999, {}), (HOST, {"NO_KNOB": 1})])
+def test_a_refused_replay_leaves_the_graph_unplanned(linear, recorded):
+    it = linear()
+    with pytest.raises((UsageError, cudnnGraphNotSupportedError)):
+        it.graph.create_execution_plan(*recorded)
+    assert it.graph.get_execution_plan_count() == 0
+    it.graph.create_execution_plans()
+    it.graph.execute(it.pack())
+    it.check()
+
+
+def test_a_list_that_asked_for_no_ranking_says_nothing_of_it(linear, three_engines):
+    g = linear().graph.create_execution_plan(20_097, {})
+    with pytest.raises(cudnnGraphNotSupportedError, match="it has a bad day") as caught:
+        g.build()
+    assert "the heuristics propose no plan" not in str(caught.value)
 
 
 def test_an_empty_list_names_every_side(linear, empty_overlay, monkeypatch):
@@ -279,6 +298,39 @@ def test_a_limit_on_workspace(linear):
     it.check()
 
 
+@pytest.mark.parametrize("is_planned", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize(
+    ("method", "argument"),
+    [
+        ("deselect_workspace_greater_than", -1),
+        ("deselect_workspace_greater_than", 1.5),
+        ("deselect_workspace_greater_than", [1]),
+        ("deselect_engines", "gemm.host.blocked"),
+        ("deselect_engines", 7),
+        ("deselect_engines", [1]),
+        ("deselect_behavior_notes", [1]),
+        ("select_behavior_notes", 1.5),
+        ("deselect_numeric_notes", "FFT"),
+        ("select_numeric_notes", [None]),
+    ],
+)
+def test_a_wrong_exclusion_is_refused_at_once_and_forgotten(linear, method, argument, is_planned):
+    it = linear()
+    if is_planned:
+        it.graph.create_execution_plans()
+    with pytest.raises(UsageError, match="workspace limit|engine name|note"):
+        getattr(it.graph, method)(argument)
+    it.graph.build()
+    it.graph.execute(it.pack())
+    it.check()
+
+
+def test_an_exclusion_may_be_any_iterable(linear):
+    g = linear().graph.deselect_engines(iter(["gemm.host.blocked"]))
+    with pytest.raises(cudnnGraphNotSupportedError, match="gemm.host.blocked is deselected"):
+        g.build()
+
+
 @pytest.mark.parametrize("index", [-1, 1, 7])
 def test_a_place_that_is_not_there(linear, index):
     g = linear().graph
@@ -318,6 +370,74 @@ def test_threads_that_build_share_one_plan(linear):
     for thread in threads:
         thread.join()
     assert len(plans) == 8 and len(set(map(id, plans))) == 1
+
+
+@pytest.mark.parametrize("policy", ["junk", 17, None])
+def test_a_policy_that_there_is_not(linear, policy):
+    g = linear().graph
+    with pytest.raises(UsageError, match="want one of HEURISTICS_CHOICE, ALL"):
+        g.build_plans(policy)
+    g.build_plans("ALL")
+
+
+def test_a_child_forked_while_a_thread_builds_can_build(linear, monkeypatch):
+    import os
+
+    from cudnn_aot.compiler.program.program import Program
+
+    it = linear()
+    it.graph.create_execution_plans()
+    inside, leave = threading.Event(), threading.Event()
+    real = Program._walk
+
+    def walk(program):
+        if threading.current_thread() is not threading.main_thread():
+            inside.set()
+            leave.wait(60)
+        return real(program)
+
+    monkeypatch.setattr(Program, "_walk", walk)
+    thread = threading.Thread(target=it.graph.build)
+    thread.start()
+    inside.wait(60)
+    child = os.fork()
+    if not child:
+        signal.alarm(30)  # what hangs is killed
+        try:
+            it.graph.execute(it.pack())
+            it.check()
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    leave.set()
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.parametrize("first", ["execute", "build", "build_plans"])
+def test_threads_that_come_before_a_plan_share_one(linear, first):
+    for _ in range(12):
+        it = linear()
+        start = threading.Barrier(4)
+        found: list[object] = []
+
+        def run(it=it, start=start, found=found) -> None:
+            start.wait()
+            try:
+                if first == "execute":
+                    it.graph.execute({**it.pack(), it.y: np.empty_like(it.result)})
+                else:
+                    getattr(it.graph, first)()
+                found.append(it.graph._program.current)
+            except Exception as error:
+                found.append(error)
+
+        threads = [threading.Thread(target=run) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert found == [it.graph._program.current] * 4
 
 
 def test_key_is_the_same_in_every_process(linear):

@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import cudnn_aot as cudnn
 from cudnn_aot import runtime
-from cudnn_aot.cache import toolchain
+from cudnn_aot.cache import reader, toolchain
 from cudnn_aot.cache.reader import StoreReader
+from cudnn_aot.cache.switch import is_compile_forbidden
+from cudnn_aot.cli.main import main
 from cudnn_aot.compiler.build.driver import build
 from cudnn_aot.compiler.formats import graph_json
-from cudnn_aot.compiler.planning import plan_list
+from cudnn_aot.compiler.planning import manifest, plan_list
+from cudnn_aot.compiler.planning.facts import facts_for
 from cudnn_aot.compiler.program.layers import layers
 from cudnn_aot.errors import (
     CompileForbiddenError,
     NotAStoreError,
+    NotInStoreError,
+    RefusedError,
     StoreError,
     UsageError,
     cudnnGraphNotSupportedError,
 )
+from cudnn_aot.recipes.gemm.facts import analyze
 
 
 @pytest.fixture
@@ -55,6 +63,12 @@ def test_the_next_process_only_loads(linear, filled, monkeypatch):
     it.check()
 
 
+def test_what_a_store_is_is_read_once(linear, filled, monkeypatch):
+    linear().graph.build()
+    monkeypatch.setattr(reader, "read_format", lambda _: pytest.fail("it was read again"))
+    linear().graph.build()
+
+
 def test_building_again_writes_nothing(linear, filled):
     before = {path: path.stat().st_mtime_ns for path in filled.rglob("*")}
     linear().graph.build()
@@ -64,10 +78,7 @@ def test_building_again_writes_nothing(linear, filled):
 def test_a_store_of_the_build_command_comes_first(
     linear, filled, empty_overlay, tmp_path, monkeypatch
 ):
-    store = tmp_path / "base"
-    shutil.copytree(filled / "kernels", store / "kernels")  # so that nothing is compiled twice
-    shutil.copytree(filled / "blobs", store / "blobs")
-    shutil.copy(filled / "store.json", store)
+    store = copy_without_plans(filled, tmp_path / "base")  # so that nothing is compiled twice
     file = tmp_path / "linear.json"
     file.write_text(graph_json.dumps(linear().graph))
     assert build([file], ["cpu"], store).exit_code() == 0
@@ -86,14 +97,198 @@ def test_a_store_of_the_build_command_comes_first(
 def test_kernels_of_the_base_serve_a_plan_that_it_has_not(
     linear, filled, empty_overlay, monkeypatch
 ):
-    monkeypatch.setenv("CUDNN_AOT_STORE", str(filled))
+    base = copy_without_plans(filled, empty_overlay.parent / "base")
+    monkeypatch.setenv("CUDNN_AOT_STORE", str(base))
     monkeypatch.setenv("CUDNN_AOT_FORBID_COMPILE", "1")
     it = linear()
-    it.graph.build([cudnn.heur_mode.FALLBACK])  # another plan key, the same kernel
+    it.graph.build()
     assert planned(it.graph)
     assert StoreReader(empty_overlay).verify() == []  # whole by itself
+    assert 0 < len(StoreReader(empty_overlay).kernels())
+    assert set(StoreReader(empty_overlay).kernels()) <= set(StoreReader(base).kernels())
     it.graph.execute(it.pack())
     it.check()
+
+
+def test_the_plan_of_the_base_is_taken_whatever_it_was_built_with(
+    linear, filled, empty_overlay, tmp_path, monkeypatch
+):
+    """Measured plans and engines that were opted in to are of the build, not of this process."""
+    base = copy_without_plans(filled, tmp_path / "base")
+    file = tmp_path / "linear.json"
+    file.write_text(graph_json.dumps(linear().graph))
+    facts = facts_for(linear().graph.freeze().canonical(), analyze)
+    measured = {
+        "family": "gemm",
+        "target": "cpu",
+        "layout_class": facts.layout_class,
+        "extents": facts.extents,
+        "plans": [{"engine": "gemm.host.blocked", "knobs": {}}],
+    }
+    tuning = tmp_path / "tuning.json"
+    tuning.write_text(json.dumps({"format": 1, "entries": [measured]}))
+    assert build([file], ["cpu"], base, tuning=tuning).exit_code() == 0
+    monkeypatch.setenv("CUDNN_AOT_STORE", str(base))
+    monkeypatch.setenv("CUDNN_AOT_FORBID_COMPILE", "1")
+    family = next(family for family in manifest.FAMILIES if family.name == "gemm")
+    slots = tuple(replace(slot, opt_in=True) for slot in family.engines)
+    monkeypatch.setattr(manifest, "FAMILIES", (replace(family, engines=slots),))
+    it = linear()
+    it.graph.build()
+    assert not planned(it.graph) and not empty_overlay.exists()
+    it.graph.execute(it.pack())
+    it.check()
+    assert it.graph.get_plan_name() == "gemm.host.blocked"
+    shutil.copytree(base, empty_overlay)  # there the plan key counts
+    monkeypatch.delenv("CUDNN_AOT_STORE")
+    with pytest.raises(cudnnGraphNotSupportedError, match="not enabled: set"):
+        linear().graph.build()
+
+
+def test_a_program_that_asks_for_fallback_leaves_the_stored_plan_alone(
+    linear, filled, three_engines
+):
+    pointer = StoreReader(filled).pointer("cpu", linear().graph.key())
+    it = linear()
+    it.graph.build([cudnn.heur_mode.FALLBACK])
+    assert planned(it.graph)
+    assert StoreReader(filled).pointer("cpu", it.graph.key()) == pointer
+
+
+@pytest.fixture(scope="module")
+def of_a_class(tmp_path_factory) -> Path:
+    """A store with the plan of `Linear` for any number of rows up to 64."""
+    folder = tmp_path_factory.mktemp("class")
+    g = cudnn.pygraph("any", "FLOAT", "FLOAT", "FLOAT", symbols={"M": {"min": 1, "max": 64}})
+    a, b, bias = g.tensor([1, "M", 8]), g.tensor([1, 8, 16]), g.tensor([1, 1, 16])
+    g.relu(g.bias(g.matmul(a, b), bias)).set_output(True)
+    (folder / "any.json").write_text(graph_json.dumps(g))
+    assert build([folder / "any.json"], ["cpu"], folder / "store").exit_code() == 0
+    return folder / "store"
+
+
+@pytest.mark.parametrize("variable", ["CUDNN_AOT_STORE", "CUDNN_AOT_CACHE"])
+def test_the_plan_of_a_class_serves_its_cases(
+    linear, of_a_class, empty_overlay, without_the_dsl, monkeypatch, variable
+):
+    monkeypatch.setenv(variable, str(of_a_class))
+    it = linear()
+    it.graph.build()
+    assert not planned(it.graph) and it.graph._program.current.plan.symbols == {"M": 4}
+    it.graph.execute(it.pack(), None)
+    it.check()
+    assert it.graph.get_workspace_size() == 0
+    with pytest.raises(RefusedError, match="extents|got"):
+        it.graph.execute({**it.pack(), it.a: it.buffers[0][:, :3]})
+    assert it.graph.get_plan_name() == "gemm.host.blocked"  # it has a place in the graph's list
+    assert it.graph.get_execution_plan_count() == 1
+    it.graph.select_plan(0).build_plans()
+    it.graph.execute(it.pack())
+    it.check()
+
+
+def test_the_plan_of_a_class_comes_after_the_graph_s_own_and_not_for_other_graphs(
+    linear, of_a_class, filled, monkeypatch
+):
+    monkeypatch.setenv("CUDNN_AOT_STORE", str(of_a_class))
+    it = linear()
+    it.graph.build()
+    assert not planned(it.graph) and it.graph._program.current.plan.symbols == {}
+    it = linear(io="HALF")
+    monkeypatch.setenv("CUDNN_AOT_FORBID_COMPILE", "1")
+    with pytest.raises(CompileForbiddenError):
+        it.graph.build()
+
+
+def test_a_class_plan_of_another_plan_key_is_a_miss_in_the_overlay(
+    linear, of_a_class, empty_overlay, monkeypatch
+):
+    import cudnn_aot.compiler.program.program as program
+
+    monkeypatch.setattr(program, "plan_key", lambda *_: "0" * 64)
+    monkeypatch.setenv("CUDNN_AOT_CACHE", str(of_a_class))
+    g = linear().graph
+    g.create_execution_plans()
+    assert planned(g)
+    monkeypatch.setenv("CUDNN_AOT_STORE", str(of_a_class))
+    g = linear().graph
+    g.create_execution_plans()
+    assert not planned(g)
+
+
+@pytest.mark.parametrize("include_kernels", [True, False])
+def test_the_plan_of_a_class_comes_back_from_its_bytes(
+    linear, of_a_class, empty_overlay, monkeypatch, include_kernels
+):
+    monkeypatch.setenv("CUDNN_AOT_STORE", str(of_a_class))
+    monkeypatch.setenv("CUDNN_AOT_FORBID_COMPILE", "1")
+    it = linear()
+    it.graph.build()
+    data = it.graph.serialize(as_bytes=True, include_kernels=include_kernels)
+    if include_kernels:
+        monkeypatch.delenv("CUDNN_AOT_STORE")
+    g = cudnn.pygraph()
+    g.deserialize(data)
+    g.execute({tensor.uid: buffer for tensor, buffer in it.pack().items()})
+    it.check()
+    assert g.key() == it.graph.key() and g.serialize(as_bytes=True) == it.graph.serialize(
+        as_bytes=True
+    )
+    monkeypatch.delenv("CUDNN_AOT_STORE", raising=False)
+    if not include_kernels:
+        with pytest.raises(NotInStoreError):
+            cudnn.pygraph().deserialize(data)
+
+
+def test_a_plan_is_published_as_the_build_does(
+    linear, filled, of_a_class, empty_overlay, tmp_path, monkeypatch
+):
+    """With its name, and of a symbolic graph for every case of it."""
+    base = copy_without_plans(filled, tmp_path / "base")
+    monkeypatch.setenv("CUDNN_AOT_STORE", str(base))
+    it = linear("published")
+    it.graph.build()
+    stored = runtime.open(empty_overlay)
+    assert stored.plan("published").graph_key == it.graph.key()
+    monkeypatch.setenv("CUDNN_AOT_STORE", str(copy_without_plans(of_a_class, tmp_path / "other")))
+    g = cudnn.pygraph(target="cpu")
+    g.deserialize(StoreReader(of_a_class).blob(class_graph(of_a_class)).decode())
+    g.build()
+    concrete = linear("five", rows=5).graph
+    assert stored.plan(concrete).symbols == {"M": 5}
+    concrete.build()
+    assert not planned(concrete)
+
+
+def class_graph(store: Path) -> str:
+    ((target, key),) = StoreReader(store).pointers()
+    return StoreReader(store).pointer(target, key)["graph"]
+
+
+@pytest.mark.parametrize("name", ["", "/" * 300])
+def test_a_plan_without_a_name_is_there_all_the_same(
+    linear, filled, empty_overlay, tmp_path, monkeypatch, capsys, name
+):
+    monkeypatch.setenv("CUDNN_AOT_STORE", str(copy_without_plans(filled, tmp_path / "base")))
+    it = linear(name)
+    it.graph.build()
+    stored = StoreReader(empty_overlay)
+    assert stored.pointers() == [("cpu", it.graph.key())] and stored.names() == []
+    for command, says in (
+        ("ls", it.graph.key()[:12]),
+        ("verify", ": 1 plan, "),
+        ("doctor", "1 plan for cpu"),
+    ):
+        main([command, "--store", str(empty_overlay)])
+        assert says in capsys.readouterr().out
+
+
+def copy_without_plans(store: Path, to: Path) -> Path:
+    """The kernels of a store alone."""
+    shutil.copytree(store / "kernels", to / "kernels")
+    shutil.copytree(store / "blobs", to / "blobs")
+    shutil.copy(store / "store.json", to)
+    return to
 
 
 def test_a_damaged_layer_falls_through_to_the_next(linear, filled, empty_overlay, monkeypatch):
@@ -124,8 +319,9 @@ def test_a_plan_of_another_plan_key_is_a_miss(linear, filled, monkeypatch):
     assert planned(g)
 
 
-def test_a_missing_kernel_with_compiling_forbidden(linear, empty_overlay, monkeypatch):
-    monkeypatch.setenv("CUDNN_AOT_FORBID_COMPILE", "1")
+@pytest.mark.parametrize("text", ["1", "true", "YES", " on "])
+def test_a_missing_kernel_with_compiling_forbidden(linear, empty_overlay, monkeypatch, text):
+    monkeypatch.setenv("CUDNN_AOT_FORBID_COMPILE", text)
     with pytest.raises(CompileForbiddenError) as caught:
         linear("up").graph.build()
     for part in ("graph 'up'", "for cpu", str(empty_overlay), "cudnn-aot build", "--target cpu"):
@@ -133,14 +329,33 @@ def test_a_missing_kernel_with_compiling_forbidden(linear, empty_overlay, monkey
     assert not empty_overlay.exists()
 
 
+@pytest.mark.parametrize("text", ["", "0", "false", "No", " off"])
+def test_what_does_not_forbid_compiling(monkeypatch, text):
+    monkeypatch.setenv("CUDNN_AOT_FORBID_COMPILE", text)
+    assert not is_compile_forbidden()
+
+
+def test_a_setting_that_says_neither_is_refused(
+    linear, empty_overlay, monkeypatch, tmp_path, capsys
+):
+    monkeypatch.setenv("CUDNN_AOT_FORBID_COMPILE", "never")
+    with pytest.raises(UsageError, match="CUDNN_AOT_FORBID_COMPILE: got 'never', want 1, true"):
+        linear().graph.build()
+    file = tmp_path / "linear.json"
+    file.write_text(graph_json.dumps(linear().graph))
+    assert main(["build", str(file), "-t", "cpu", "--store", str(tmp_path / "store")]) == 2
+    assert "got 'never'" in capsys.readouterr().err and not (tmp_path / "store").exists()
+
+
 def test_a_plan_is_as_good_where_the_overlay_cannot_be_written(
     linear, filled, tmp_path, monkeypatch
 ):
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv("CUDNN_AOT_STORE", str(filled))
+    base = copy_without_plans(filled, tmp_path / "base")
+    monkeypatch.setenv("CUDNN_AOT_STORE", str(base))
     monkeypatch.setenv("CUDNN_AOT_CACHE", str(tmp_path / "file" / "store"))
     it = linear()
-    it.graph.build([cudnn.heur_mode.FALLBACK])
+    it.graph.build()
     assert planned(it.graph)
     it.graph.execute(it.pack())
     it.check()

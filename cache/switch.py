@@ -1,0 +1,32 @@
+"""Settings of the environment that are on or off, and whether compiling is forbidden by one."""
+
+from __future__ import annotations
+
+import os
+
+from cudnn_aot.errors import UsageError
+
+ON = ("1", "true", "yes", "on")
+OFF = ("", "0", "false", "no", "off")
+FORBID_VARIABLE = "CUDNN_AOT_FORBID_COMPILE"
+
+
+def is_on(variable: str) -> bool:
+    """Whether a setting is on; one that is unset is off.
+
+    Raises:
+        UsageError: it says neither.
+    """
+    text = os.environ.get(variable, "").strip()
+    if text.lower() in ON:
+        return True
+    if text.lower() in OFF:
+        return False
+    raise UsageError(
+        f"{variable}: got {text!r}, want {', '.join(ON)} or {', '.join(filter(None, OFF))}"
+    )
+
+
+def is_compile_forbidden() -> bool:
+    """Whether the environment forbids compiling; raises as `is_on`."""
+    return is_on(FORBID_VARIABLE)
