@@ -34,6 +34,7 @@ void BindScalars(const PlanObject* plan, PyObject* scalars, Binding* out) {
     }
     const Operand& operand = operands[found];
     Buffer number;
+    pins.Keep(value);
     DescribeNumber(value, *operand.dtype, {plan->labels[found].c_str(), uid}, &pins, &number);
     Scalar ignored;
     BindScalar(operand, number, &ignored);

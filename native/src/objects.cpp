@@ -78,8 +78,10 @@ TypeEntry Inspect(PyTypeObject* type) {
 const TypeEntry& EntryOf(PyTypeObject* type) {
   // Under the GIL; types are few and kept alive, so an address names one type for good.
   static auto* entries = new std::deque<TypeEntry>();
+  static const TypeEntry* last = nullptr;
+  if (last != nullptr && last->type == type) return *last;
   for (const TypeEntry& entry : *entries) {
-    if (entry.type == type) return entry;
+    if (entry.type == type) return *(last = &entry);
   }
   TypeEntry entry = Inspect(type);
   Py_INCREF(reinterpret_cast<PyObject*>(type));
@@ -396,7 +398,6 @@ Pins::~Pins() {
 
 void DescribeBuffer(PyObject* object, const Role& role, Pins* pins, Buffer* out) {
   if (object == Py_None) return;
-  pins->Keep(object);
   if (IsPlainInt(object)) {
     out->kind = Buffer::Kind::kAddress;
     out->data = ReadAddress(object, role);

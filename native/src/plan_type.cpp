@@ -116,6 +116,9 @@ PyObject* New(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   new (&self->uids) std::vector<PyObject*>();
   new (&self->labels) std::vector<std::string>();
   new (&self->without_defaults) std::vector<int>();
+  new (&self->keys) std::vector<PyObject*>();
+  new (&self->key_operands) std::vector<int>();
+  new (&self->recent) Recent();
   for (auto& ready : self->ready) new (&ready) std::atomic<bool>(false);
   self->on_device = nullptr;
   self->has_runtime = false;
@@ -133,11 +136,15 @@ void Dealloc(PyObject* object) {
   PlanObject* self = Self(object);
   PyTypeObject* type = Py_TYPE(object);
   for (PyObject* uid : self->uids) Py_DECREF(uid);
+  for (PyObject* key : self->keys) Py_DECREF(key);
   Py_XDECREF(self->on_device);
   self->plan.~unique_ptr();
   self->uids.~vector();
   self->labels.~vector();
   self->without_defaults.~vector();
+  self->keys.~vector();
+  self->key_operands.~vector();
+  self->recent.~Recent();
   type->tp_free(object);
   Py_DECREF(type);
 }
@@ -168,18 +175,78 @@ int CurrentDevice(PlanObject* self) {
   return cuda::CurrentDevice();
 }
 
-DLDevice FindCallDevice(PlanObject* self, const Call& call) {
+// Where the call runs; `named` says whether one of its buffers told.
+DLDevice FindCallDevice(PlanObject* self, const Call& call, bool* named) {
   DLDevice device{kDLCPU, 0};
   const Table& table = self->plan->table();
-  bool known = FindDevice(table, call, &device);
+  *named = FindDevice(table, call, &device);
   if (!table.cuda) return device;
   cuda::RefuseAfterFork();
-  if (!known) device = {kDLCUDA, CurrentDevice(self)};
+  if (!*named) device = {kDLCUDA, CurrentDevice(self)};
   EnsureReady(self, device.device_id);
   return device;
 }
 
+// ---- Running --------------------------------------------------------------------------------
+
+// Gives up the interpreter lock for a scope.
+class WithoutLock {
+ public:
+  WithoutLock() : state_(PyEval_SaveThread()) {}
+  ~WithoutLock() { PyEval_RestoreThread(state_); }
+  WithoutLock(const WithoutLock&) = delete;
+  WithoutLock& operator=(const WithoutLock&) = delete;
+
+ private:
+  PyThreadState* state_;
+};
+
+// A call that is like none that is settled: checked from the start, and settled if it can be.
+__attribute__((noinline)) void RunUnseen(PlanObject* self, const Call& call, void* stream) {
+  const Plan& plan = *self->plan;
+  bool named = false;
+  DLDevice device = FindCallDevice(self, call, &named);
+  Frame frame(plan.table());
+  plan.Resolve(call, device, &frame);
+  if (call.num_overrides == 0) {
+    std::shared_ptr<Settled> entry = self->recent.Take();
+    if (plan.Settle(call, named, &frame, entry.get())) {
+      self->recent.Keep(entry);
+      return RunSettled(self, entry, call, stream);
+    }
+  }
+  if (plan.table().cuda) return plan.Run(&frame, stream);
+  WithoutLock scope;
+  plan.Run(&frame, nullptr);
+}
+
 }  // namespace
+
+void RunSettled(const PlanObject* self, const std::shared_ptr<Settled>& settled, const Call& call,
+                void* stream) {
+  const Plan& plan = *self->plan;
+  LaunchBlock block;
+  plan.Fit(*settled, call, &block);
+  // A launch takes microseconds: giving up the lock would cost more than it gains.
+  if (plan.table().cuda) return plan.Run(*settled, &block, stream);
+  std::shared_ptr<Settled> held = settled;  // while others may replace it
+  WithoutLock scope;
+  plan.Run(*held, &block, nullptr);
+}
+
+void NeedKernels(const PlanObject* self) {
+  if (!self->has_kernels) {
+    throw LaunchFailure("this plan was made without kernels and cannot be executed");
+  }
+}
+
+void RunCall(PlanObject* self, const Call& call, void* stream) {
+  const auto* found =
+      self->recent.Find(self->plan->table(), call, [&] { return CurrentDevice(self); });
+  if (found == nullptr) return RunUnseen(self, call, stream);
+  if (self->plan->table().cuda) cuda::RefuseAfterFork();
+  RunSettled(self, *found, call, stream);
+}
 
 // ---- Methods --------------------------------------------------------------------------------
 
@@ -201,21 +268,10 @@ PyObject* Execute(PlanObject* self, const Binding* binding, PyObject* const* arg
   return Guarded<PyObject*>(nullptr, [&]() -> PyObject* {
     PyObject* arguments[kNumParameters] = {};
     ParseArguments("execute", args, count, keywords, arguments);
-    if (!self->has_kernels) {
-      throw LaunchFailure("this plan was made without kernels and cannot be executed");
-    }
+    NeedKernels(self);
     Gathered gathered;
     Gather(self, binding, arguments, &gathered);
-    void* stream = StreamHandle(arguments[kStream]);
-    DLDevice device = FindCallDevice(self, gathered.call);
-    Frame frame(self->plan->table());
-    self->plan->Resolve(gathered.call, device, &frame);
-    if (self->plan->table().cuda) {
-      self->plan->Run(&frame, stream);  // microseconds: not worth giving up the GIL
-    } else {
-      py::gil_scoped_release release;
-      self->plan->Run(&frame, nullptr);
-    }
+    RunCall(self, gathered.call, StreamHandle(arguments[kStream]));
     Py_RETURN_NONE;
   });
 }
@@ -229,7 +285,8 @@ PyObject* Resolve(PlanObject* self, const Binding* binding, PyObject* const* arg
     Gather(self, binding, arguments, &gathered);
     // Without a workspace the slices are described from address 0 on.
     if (gathered.workspace.kind == Buffer::Kind::kAbsent) gathered.call.workspace = nullptr;
-    DLDevice device = FindCallDevice(self, gathered.call);
+    bool named = false;
+    DLDevice device = FindCallDevice(self, gathered.call, &named);
     Frame frame(self->plan->table());
     self->plan->Resolve(gathered.call, device, &frame);
     return DescribeCall(*self->plan, &frame).release().ptr();

@@ -18,6 +18,14 @@ PyObject* Prepare(PlanObject* self, PyObject* device);
 PyObject* WorkspaceBytes(PlanObject* self, const Binding* binding, PyObject* args,
                          PyObject* kwargs);
 
+void NeedKernels(const PlanObject* self);  // throws LaunchFailure
+
+// Checks a call and runs it; `settled` is one that the call matches. Both throw Refusal,
+// LaunchFailure and PythonErrorSet.
+void RunCall(PlanObject* self, const Call& call, void* stream);
+void RunSettled(const PlanObject* self, const std::shared_ptr<Settled>& settled, const Call& call,
+                void* stream);
+
 // Rows of the method tables of both types.
 extern const char kExecuteDoc[];
 extern const char kResolveDoc[];
