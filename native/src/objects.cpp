@@ -99,23 +99,6 @@ void FromDLTensor(const DLTensor& tensor, Buffer* out) {
   out->strides = tensor.strides;
 }
 
-char* ReadAddress(PyObject* object, const Role& role) {
-  int beyond = -1;
-  long long address = -1;
-  if (PyLong_Check(object)) address = PyLong_AsLongLongAndOverflow(object, &beyond);
-  if (beyond > 0) {  // the upper half of the address space, or no address at all
-    address = static_cast<long long>(PyLong_AsUnsignedLongLong(object));
-    beyond = PyErr_Occurred() != nullptr;
-  } else if (address < 0) {
-    beyond = 1;
-  }
-  if (beyond != 0) {
-    PyErr_Clear();
-    RefuseObject("address", role, "got " + Shown(object), "an address of 64 bits");
-  }
-  return reinterpret_cast<char*>(static_cast<uintptr_t>(address));
-}
-
 constexpr int64_t kMaxItemBytes = 1 << 12;
 
 [[noreturn]] void RefuseFormat(const Role& role, const char* format, const char* want) {
@@ -385,6 +368,23 @@ bool IsPlainInt(PyObject* object) { return PyLong_Check(object) && !PyBool_Check
 void RefuseObject(const char* rule, const Role& role, const std::string& got,
                   const std::string& want) {
   throw Refusal(rule, role.operand, std::string(role.name) + ": " + got + ", want " + want);
+}
+
+char* ReadAddress(PyObject* object, const Role& role) {
+  int beyond = -1;
+  long long address = -1;
+  if (PyLong_Check(object)) address = PyLong_AsLongLongAndOverflow(object, &beyond);
+  if (beyond > 0) {  // the upper half of the address space, or no address at all
+    address = static_cast<long long>(PyLong_AsUnsignedLongLong(object));
+    beyond = PyErr_Occurred() != nullptr;
+  } else if (address < 0) {
+    beyond = 1;
+  }
+  if (beyond != 0) {
+    PyErr_Clear();
+    RefuseObject("address", role, "got " + Shown(object), "an address of 64 bits");
+  }
+  return reinterpret_cast<char*>(static_cast<uintptr_t>(address));
 }
 
 Pins::~Pins() {

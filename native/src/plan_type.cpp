@@ -11,6 +11,7 @@
 #include "arguments.h"
 #include "backend.h"
 #include "bound_plan_type.h"
+#include "caller_type.h"
 #include "cuda.h"
 #include "description.h"
 #include "error.h"
@@ -201,6 +202,13 @@ class WithoutLock {
   PyThreadState* state_;
 };
 
+// Runs a call that was resolved and is not settled.
+void RunResolved(const Plan& plan, Frame* frame, void* stream) {
+  if (plan.table().cuda) return plan.Run(frame, stream);
+  WithoutLock scope;
+  plan.Run(frame, nullptr);
+}
+
 // A call that is like none that is settled: checked from the start, and settled if it can be.
 __attribute__((noinline)) void RunUnseen(PlanObject* self, const Call& call, void* stream) {
   const Plan& plan = *self->plan;
@@ -215,9 +223,7 @@ __attribute__((noinline)) void RunUnseen(PlanObject* self, const Call& call, voi
       return RunSettled(self, entry, call, stream);
     }
   }
-  if (plan.table().cuda) return plan.Run(&frame, stream);
-  WithoutLock scope;
-  plan.Run(&frame, nullptr);
+  RunResolved(plan, &frame, stream);
 }
 
 }  // namespace
@@ -232,6 +238,27 @@ void RunSettled(const PlanObject* self, const std::shared_ptr<Settled>& settled,
   std::shared_ptr<Settled> held = settled;  // while others may replace it
   WithoutLock scope;
   plan.Run(*held, &block, nullptr);
+}
+
+std::shared_ptr<Settled> CheckCall(PlanObject* self, const Call& call, DLDevice* device) {
+  bool named = false;
+  *device = FindCallDevice(self, call, &named);
+  Frame frame(self->plan->table());
+  self->plan->Resolve(call, *device, &frame);
+  auto settled = std::make_shared<Settled>();
+  return self->plan->Settle(call, named, &frame, settled.get()) ? settled : nullptr;
+}
+
+void RunAgain(PlanObject* self, const std::shared_ptr<Settled>& settled, DLDevice device,
+              const Call& call, void* stream) {
+  const Plan& plan = *self->plan;
+  if (plan.table().cuda) cuda::RefuseAfterFork();
+  if (settled != nullptr && settled->Admits(plan.table(), call)) {
+    return RunSettled(self, settled, call, stream);
+  }
+  Frame frame(plan.table());
+  plan.Resolve(call, device, &frame);
+  RunResolved(plan, &frame, stream);
 }
 
 void NeedKernels(const PlanObject* self) {
@@ -258,6 +285,13 @@ const char kResolveDoc[] =
     "resolve($self, bindings, workspace=None, stream=None, symbols=None, override_uids=None, "
     "override_shapes=None, override_strides=None)\n--\n\n"
     "Check one call against the plan and describe what execute would launch.";
+const char kCallerDoc[] =
+    "caller($self, uids, /)\n--\n\n"
+    "A callable that takes the buffers of these operands as positional arguments, in this order.";
+const char kLauncherDoc[] =
+    "launcher($self, bindings, workspace=None, stream=None, symbols=None, override_uids=None, "
+    "override_shapes=None, override_strides=None)\n--\n\n"
+    "Check a call and return a callable that repeats it with other addresses.";
 const char kPrepareDoc[] =
     "prepare($self, device, /)\n--\n\nDo all lazy CUDA work of the plan on a device.";
 const char kWorkspaceBytesDoc[] =
@@ -373,7 +407,19 @@ PyObject* Bind(PyObject* self, PyObject* args, PyObject* kwargs) {
   return Guarded<PyObject*>(nullptr, [&] { return MakeBoundPlan(Self(self), args, kwargs); });
 }
 
+PyObject* CallerOfPlan(PyObject* self, PyObject* uids) {
+  return Guarded<PyObject*>(nullptr, [&] { return MakeCaller(self, Self(self), nullptr, uids); });
+}
+
+PyObject* LauncherOfPlan(PyObject* self, PyObject* const* args, Py_ssize_t count,
+                         PyObject* keywords) {
+  return Guarded<PyObject*>(
+      nullptr, [&] { return MakeLauncher(Self(self), nullptr, args, count, keywords); });
+}
+
 PyMethodDef kMethods[] = {
+    {"caller", CallerOfPlan, METH_O, kCallerDoc},
+    {"launcher", AsFunction(LauncherOfPlan), METH_FASTCALL | METH_KEYWORDS, kLauncherDoc},
     {"execute", AsFunction(ExecutePlan), METH_FASTCALL | METH_KEYWORDS, kExecuteDoc},
     {"resolve", AsFunction(ResolvePlan), METH_FASTCALL | METH_KEYWORDS, kResolveDoc},
     {"prepare", PreparePlan, METH_O, kPrepareDoc},

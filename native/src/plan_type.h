@@ -26,8 +26,16 @@ void RunCall(PlanObject* self, const Call& call, void* stream);
 void RunSettled(const PlanObject* self, const std::shared_ptr<Settled>& settled, const Call& call,
                 void* stream);
 
+// Checks a call and launches nothing: the call settled, or null if it cannot be. Then RunAgain runs
+// it with other addresses, on the device that it was checked for.
+std::shared_ptr<Settled> CheckCall(PlanObject* self, const Call& call, DLDevice* device);
+void RunAgain(PlanObject* self, const std::shared_ptr<Settled>& settled, DLDevice device,
+              const Call& call, void* stream);
+
 // Rows of the method tables of both types.
 extern const char kExecuteDoc[];
+extern const char kCallerDoc[];
+extern const char kLauncherDoc[];
 extern const char kResolveDoc[];
 extern const char kPrepareDoc[];
 extern const char kWorkspaceBytesDoc[];
