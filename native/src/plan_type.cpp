@@ -216,9 +216,9 @@ __attribute__((noinline)) void RunUnseen(PlanObject* self, const Call& call, voi
   DLDevice device = FindCallDevice(self, call, &named);
   Frame frame(plan.table());
   plan.Resolve(call, device, &frame);
-  if (call.num_overrides == 0) {
+  if (call.num_overrides == 0 && plan.table().can_settle) {
     std::shared_ptr<Settled> entry = self->recent.Take();
-    if (plan.Settle(call, named, &frame, entry.get())) {
+    if (entry != nullptr && plan.Settle(call, named, &frame, entry.get())) {
       self->recent.Keep(entry);
       return RunSettled(self, entry, call, stream);
     }

@@ -7,6 +7,7 @@
 // arguments are the settled ones with other addresses. A refused call is never settled.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -95,8 +96,9 @@ class Settled {
   std::vector<int64_t> view_axes_;
 };
 
-// The last few settled calls of a plan. Not for use by several threads at once; what it hands out
-// may be.
+// A few settled calls of a plan, the last ones. Where calls hardly repeat, replacing them gains
+// nothing: each one that is replaced without having been found doubles the calls that go by before
+// the next is. Not for use by several threads at once; what it hands out may be.
 class Recent {
  public:
   // A call like this one, or null. `current_device` is called at most once.
@@ -104,37 +106,51 @@ class Recent {
   const std::shared_ptr<Settled>* Find(const Table& table, const Call& call, F current_device) {
     int device = -1;
     for (int i = 0; i < kKept; ++i) {
-      std::shared_ptr<Settled>& entry = entries_[(last_ + i) % kKept];
-      if (entry == nullptr || !entry->Matches(table, call)) continue;
-      if (!entry->names_device()) {
+      int at = (last_ + i) % kKept;
+      if (entries_[at] == nullptr || !entries_[at]->Matches(table, call)) continue;
+      if (!entries_[at]->names_device()) {
         if (device < 0) device = current_device();
-        if (device != entry->device().device_id) continue;
+        if (device != entries_[at]->device().device_id) continue;
       }
-      last_ = (last_ + i) % kKept;
-      return &entry;
+      last_ = at;
+      found_[at] = true;
+      return &entries_[at];
     }
     return nullptr;
   }
 
-  // An entry to settle a call in; it is kept once that is done. Entries that a call still runs
-  // on are left alone.
+  // An entry to settle a call in, or null to leave it. It is kept once that is done. Entries that
+  // a call still runs on are left alone.
   std::shared_ptr<Settled> Take() {
+    if (gone_by_ < patience_) {
+      ++gone_by_;
+      return nullptr;
+    }
     std::shared_ptr<Settled> entry = std::move(entries_[next_]);
+    if (entry != nullptr) {
+      gone_by_ = 0;
+      patience_ = found_[next_] ? patience_ / 2 : std::min(2 * patience_ + 1, kMostPatience);
+    }
     if (entry == nullptr || entry.use_count() > 1) entry = std::make_shared<Settled>();
     return entry;
   }
   void Keep(std::shared_ptr<Settled> entry) {
     last_ = next_;
+    found_[next_] = false;
     entries_[next_] = std::move(entry);
     next_ = (next_ + 1) % kKept;
   }
 
  private:
   static constexpr int kKept = 8;
+  static constexpr int kMostPatience = 63;
 
   std::shared_ptr<Settled> entries_[kKept];
-  int last_ = 0;  // that was found
-  int next_ = 0;  // to be replaced
+  bool found_[kKept] = {};  // since it was kept
+  int last_ = 0;            // that was found
+  int next_ = 0;            // to be replaced
+  int patience_ = 0;
+  int gone_by_ = 0;
 };
 
 }  // namespace cudnn_aot
