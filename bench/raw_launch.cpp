@@ -1,5 +1,6 @@
 // Repeats one captured kernel launch through cuLaunchKernelEx, as fast as C++ can: the floor that the
 // launch bench compares with. Same function, parameters, grid and attributes as the captured launch.
+// Beside it, the same launch through the CUDA runtime, and calls of a tvm-ffi function.
 //
 //   g++ -O2 -shared -fPIC -I/usr/local/cuda/include raw_launch.cpp -o libraw_launch.so -ldl
 
@@ -21,6 +22,31 @@ struct Launch {
   CUDA_KERNEL_NODE_PARAMS params{};
   std::vector<CUlaunchAttribute> attributes;
 };
+
+using LaunchKernelEx = CUresult (*)(const CUlaunchConfig*, CUfunction, void**, void**);
+
+template <typename F>
+double Repeat(const Launch& launch, CUstream stream, int count, F once) {
+  const CUDA_KERNEL_NODE_PARAMS& p = launch.params;
+  CUlaunchConfig config{};
+  config.gridDimX = p.gridDimX;
+  config.gridDimY = p.gridDimY;
+  config.gridDimZ = p.gridDimZ;
+  config.blockDimX = p.blockDimX;
+  config.blockDimY = p.blockDimY;
+  config.blockDimZ = p.blockDimZ;
+  config.sharedMemBytes = p.sharedMemBytes;
+  config.hStream = stream;
+  config.attrs = const_cast<CUlaunchAttribute*>(launch.attributes.data());
+  config.numAttrs = static_cast<unsigned>(launch.attributes.size());
+  auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < count; ++i) {
+    int result = once(config);
+    if (result != 0) return -static_cast<double>(result);
+  }
+  std::chrono::duration<double, std::nano> elapsed = std::chrono::steady_clock::now() - start;
+  return elapsed.count() / count;
+}
 
 }  // namespace
 
@@ -69,27 +95,33 @@ Launch* raw_launch_open(CUgraph graph) {
   return launch;
 }
 
-// Nanoseconds of host time per launch over `count` launches, or a negative CUresult.
+// Both launches: nanoseconds of host time each, over `count` of them, or a negative error code.
 double raw_launch_ns(Launch* launch, CUstream stream, int count) {
-  using LaunchKernelEx = CUresult (*)(const CUlaunchConfig*, CUfunction, void**, void**);
   auto launch_kernel = Driver<LaunchKernelEx>("cuLaunchKernelEx");
-  const CUDA_KERNEL_NODE_PARAMS& p = launch->params;
-  CUfunction function = p.func ? p.func : reinterpret_cast<CUfunction>(p.kern);
-  CUlaunchConfig config{};
-  config.gridDimX = p.gridDimX;
-  config.gridDimY = p.gridDimY;
-  config.gridDimZ = p.gridDimZ;
-  config.blockDimX = p.blockDimX;
-  config.blockDimY = p.blockDimY;
-  config.blockDimZ = p.blockDimZ;
-  config.sharedMemBytes = p.sharedMemBytes;
-  config.hStream = stream;
-  config.attrs = launch->attributes.data();
-  config.numAttrs = static_cast<unsigned>(launch->attributes.size());
+  CUfunction function = launch->params.func ? launch->params.func
+                                            : reinterpret_cast<CUfunction>(launch->params.kern);
+  return Repeat(*launch, stream, count, [&](const CUlaunchConfig& config) {
+    return launch_kernel(&config, function, launch->params.kernelParams, launch->params.extra);
+  });
+}
+
+// `launch_kernel` is cudaLaunchKernelExC, whose configuration has the layout of the driver's. Wants
+// a kernel handle: 0 where the captured node has none.
+double runtime_launch_ns(Launch* launch, CUstream stream, int count,
+                         int (*launch_kernel)(const CUlaunchConfig*, const void*, void**)) {
+  if (!launch->params.kern) return 0;
+  return Repeat(*launch, stream, count, [&](const CUlaunchConfig& config) {
+    return launch_kernel(&config, launch->params.kern, launch->params.kernelParams);
+  });
+}
+
+// Nanoseconds of host time per call of a tvm-ffi function with ready-made arguments, or -1.
+double ffi_call_ns(int (*function)(void*, const void*, int, void*), const void* args,
+                   int num_args, int count) {
+  long long result[2] = {};
   auto start = std::chrono::steady_clock::now();
   for (int i = 0; i < count; ++i) {
-    CUresult result = launch_kernel(&config, function, p.kernelParams, p.extra);
-    if (result != CUDA_SUCCESS) return -static_cast<double>(result);
+    if (function(nullptr, args, num_args, result) != 0) return -1;
   }
   std::chrono::duration<double, std::nano> elapsed = std::chrono::steady_clock::now() - start;
   return elapsed.count() / count;

@@ -34,6 +34,11 @@ class Plan:
             override_shapes=None, override_strides=None)`` checks one call and launches it; see
             ``docs/runtime.md``. Raises RefusedError, having launched nothing, for a call that does
             not fit; RequirementError or LaunchError when the device cannot run it.
+        caller: ``caller(uids)`` is a callable that takes the buffers of these operands, in this
+            order: ``call(a, b, y, workspace=None, stream=None)``. It does what ``execute`` does.
+        launcher: ``launcher(bindings, workspace=None, ...)`` checks one call as ``execute`` does
+            and launches nothing. It returns a callable that repeats this call with other addresses:
+            ``launch(1 << 20, 2 << 20, 3 << 20, workspace=None, stream=None)``.
         resolve: the same parameters; returns what ``execute`` would launch, and launches nothing.
         workspace_bytes: ``workspace_bytes(symbols=None)``, the most that a call with these values
             may need, or any call at all. Of a bound plan, any call with its values.
@@ -41,12 +46,14 @@ class Plan:
 
     __slots__ = (
         "_native",
+        "caller",
         "device",
         "engine",
         "engine_id",
         "execute",
         "graph_key",
         "knobs",
+        "launcher",
         "name",
         "requirements",
         "resolve",
@@ -157,6 +164,8 @@ class Plan:
             from cudnn_aot.runtime import ranges
 
             self.execute = ranges.ranged(native.execute, self.name)
+        self.caller = native.caller
+        self.launcher = native.launcher
         self.resolve = native.resolve
         self.workspace_bytes = native.workspace_bytes
 

@@ -51,6 +51,17 @@ class Plan:
         override_shapes: Sequence[Sequence[int]] | None = None,
         override_strides: Sequence[Sequence[int]] | None = None,
     ) -> dict[str, Any]: ...
+    def caller(self, uids: Sequence[int], /) -> Caller: ...
+    def launcher(
+        self,
+        bindings: dict[Any, Any] | Sequence[Any],
+        workspace: Any = None,
+        stream: None = None,
+        symbols: Mapping[str, int] | None = None,
+        override_uids: Sequence[int] | None = None,
+        override_shapes: Sequence[Sequence[int]] | None = None,
+        override_strides: Sequence[Sequence[int]] | None = None,
+    ) -> Launcher: ...
     def prepare(self, device: int | None, /) -> None: ...
     def workspace_bytes(self, symbols: Mapping[str, int] | None = None) -> int: ...
     def bind(
@@ -80,8 +91,38 @@ class BoundPlan:
         override_shapes: Sequence[Sequence[int]] | None = None,
         override_strides: Sequence[Sequence[int]] | None = None,
     ) -> dict[str, Any]: ...
+    def caller(self, uids: Sequence[int], /) -> Caller: ...
+    def launcher(
+        self,
+        bindings: dict[Any, Any] | Sequence[Any],
+        workspace: Any = None,
+        stream: None = None,
+        symbols: Mapping[str, int] | None = None,
+        override_uids: Sequence[int] | None = None,
+        override_shapes: Sequence[Sequence[int]] | None = None,
+        override_strides: Sequence[Sequence[int]] | None = None,
+    ) -> Launcher: ...
     def prepare(self, device: int | None, /) -> None: ...
     def workspace_bytes(self, symbols: Mapping[str, int] | None = None) -> int: ...
+
+class Caller:
+    """A plan that takes its buffers as positional arguments."""
+
+    def __call__(
+        self,
+        *buffers: Any,
+        workspace: Any = None,
+        stream: Any = None,
+        symbols: Mapping[str, int] | None = None,
+        override_uids: Sequence[int] | None = None,
+        override_shapes: Sequence[Sequence[int]] | None = None,
+        override_strides: Sequence[Sequence[int]] | None = None,
+    ) -> None: ...
+
+class Launcher:
+    """A checked call that is repeated with other addresses."""
+
+    def __call__(self, *addresses: int, workspace: Any = None, stream: Any = None) -> None: ...
 
 def init_ffi(path: str) -> None: ...
 def load_kernel(data: bytes, symbol: str, digest: str | None = None) -> Kernel:

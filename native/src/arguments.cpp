@@ -70,34 +70,89 @@ void DescribeNamed(const PlanObject* self, PyObject* bindings, Buffer* buffers, 
       RefuseCall("name", std::string("got the name '") + name + "', want " + Choices(names));
     }
     if (buffers[found].kind == Buffer::Kind::kAbsent) {
+      pins->Keep(object);
       Describe(self, static_cast<size_t>(found), object, buffers, pins);
     }
   }
 }
 
-void GatherBindings(const PlanObject* self, const std::vector<int>& without_defaults,
-                    PyObject* bindings, Buffer* buffers, Pins* pins) {
-  size_t count = self->uids.size();
-  if (PyDict_Check(bindings)) {
-    Py_ssize_t found = 0;
-    for (size_t i = 0; i < count; ++i) {
-      PyObject* object = PyDict_GetItemWithError(bindings, self->uids[i]);
-      if (object == nullptr) {
-        if (PyErr_Occurred() != nullptr) throw PythonErrorSet{};
-        continue;
-      }
-      ++found;
-      Describe(self, i, object, buffers, pins);
-    }
-    if (found != PyDict_GET_SIZE(bindings)) DescribeNamed(self, bindings, buffers, pins);
-    return;
+// Whether the dict has the keys that the last one had, in their order: then its values are known
+// without a look-up. They are kept alive, since describing one may run Python code.
+bool TakeKnownKeys(const PlanObject* self, PyObject* bindings, PyObject** values, Pins* pins) {
+  size_t count = self->keys.size();
+  if (count == 0 || static_cast<size_t>(PyDict_GET_SIZE(bindings)) != count) return false;
+  PyObject* key = nullptr;
+  PyObject* value = nullptr;
+  Py_ssize_t at = 0;
+  for (size_t i = 0; i < count; ++i) {
+    if (PyDict_Next(bindings, &at, &key, &value) == 0 || key != self->keys[i]) return false;
+    values[self->key_operands[i]] = value;
   }
+  for (size_t i = 0; i < count; ++i) pins->Keep(values[self->key_operands[i]]);
+  return true;
+}
+
+// Remembers the keys of a dict whose keys are all uids.
+void RememberKeys(PlanObject* self, PyObject* bindings) {
+  for (PyObject* key : self->keys) Py_DECREF(key);
+  self->keys.clear();
+  self->key_operands.clear();
+  PyObject* key = nullptr;
+  PyObject* value = nullptr;
+  Py_ssize_t at = 0;
+  while (PyDict_Next(bindings, &at, &key, &value) != 0) {
+    int64_t uid = 0;  // of another type a key may claim to be equal and be something else later
+    int operand = PyLong_CheckExact(key) && ReadInteger(key, &uid)
+                      ? self->plan->table().FindOperand(uid)
+                      : -1;
+    if (operand < 0) break;
+    Py_INCREF(key);
+    self->keys.push_back(key);
+    self->key_operands.push_back(operand);
+  }
+  if (static_cast<Py_ssize_t>(self->keys.size()) == PyDict_GET_SIZE(bindings)) return;
+  for (PyObject* kept : self->keys) Py_DECREF(kept);
+  self->keys.clear();
+  self->key_operands.clear();
+}
+
+void GatherDict(PlanObject* self, PyObject* bindings, Buffer* buffers, Pins* pins) {
+  constexpr size_t kInline = 16;
+  size_t count = self->uids.size();
+  if (count <= kInline) {
+    PyObject* values[kInline] = {};
+    if (TakeKnownKeys(self, bindings, values, pins)) {
+      for (size_t i = 0; i < count; ++i) {
+        if (values[i] != nullptr) Describe(self, i, values[i], buffers, pins);
+      }
+      return;
+    }
+  }
+  Py_ssize_t found = 0;
+  for (size_t i = 0; i < count; ++i) {
+    PyObject* object = PyDict_GetItemWithError(bindings, self->uids[i]);
+    if (object == nullptr) {
+      if (PyErr_Occurred() != nullptr) throw PythonErrorSet{};
+      continue;
+    }
+    ++found;
+    pins->Keep(object);
+    Describe(self, i, object, buffers, pins);
+  }
+  if (found != PyDict_GET_SIZE(bindings)) return DescribeNamed(self, bindings, buffers, pins);
+  if (count <= kInline) RememberKeys(self, bindings);
+}
+
+void GatherBindings(PlanObject* self, const std::vector<int>& without_defaults, PyObject* bindings,
+                    Buffer* buffers, Pins* pins) {
+  if (PyDict_Check(bindings)) return GatherDict(self, bindings, buffers, pins);
   if (!PyList_Check(bindings) && !PyTuple_Check(bindings)) {
     PyErr_Format(PyExc_TypeError,
                  "bindings: got a %s, want a dict of uids or a list in ascending uid order",
                  Py_TYPE(bindings)->tp_name);
     throw PythonErrorSet{};
   }
+  size_t count = self->uids.size();
   auto given = static_cast<size_t>(PySequence_Fast_GET_SIZE(bindings));
   bool shorter = given != count && given == without_defaults.size();
   if (given != count && !shorter) {
@@ -113,8 +168,9 @@ void GatherBindings(const PlanObject* self, const std::vector<int>& without_defa
     size_t operand = shorter ? static_cast<size_t>(without_defaults[i]) : i;
     // Read again each time: describing an object may run Python code.
     if (i >= static_cast<size_t>(PySequence_Fast_GET_SIZE(bindings))) break;
-    Describe(self, operand, PySequence_Fast_GET_ITEM(bindings, static_cast<Py_ssize_t>(i)), buffers,
-             pins);
+    PyObject* object = PySequence_Fast_GET_ITEM(bindings, static_cast<Py_ssize_t>(i));
+    pins->Keep(object);
+    Describe(self, operand, object, buffers, pins);
   }
 }
 
@@ -190,14 +246,8 @@ void GatherOverrides(const PlanObject* self, PyObject* uids, PyObject* shapes, P
 
 }  // namespace
 
-void ParseArguments(const char* function, PyObject* const* args, Py_ssize_t count,
-                    PyObject* keywords, PyObject** out) {
-  if (count > kNumParameters) {
-    PyErr_Format(PyExc_TypeError, "%s: got %zd arguments, want at most %d", function, count,
-                 static_cast<int>(kNumParameters));
-    throw PythonErrorSet{};
-  }
-  for (Py_ssize_t i = 0; i < count; ++i) out[i] = args[i];
+void ParseKeywords(const char* function, PyObject* const* values, PyObject* keywords,
+                   PyObject** out) {
   Py_ssize_t num_keywords = keywords == nullptr ? 0 : PyTuple_GET_SIZE(keywords);
   PyObject* const* names = ParameterNames();
   for (Py_ssize_t k = 0; k < num_keywords; ++k) {
@@ -214,8 +264,19 @@ void ParseArguments(const char* function, PyObject* const* args, Py_ssize_t coun
                    found < 0 ? "unknown" : "repeated", keyword);
       throw PythonErrorSet{};
     }
-    out[found] = args[count + k];
+    out[found] = values[k];
   }
+}
+
+void ParseArguments(const char* function, PyObject* const* args, Py_ssize_t count,
+                    PyObject* keywords, PyObject** out) {
+  if (count > kNumParameters) {
+    PyErr_Format(PyExc_TypeError, "%s: got %zd arguments, want at most %d", function, count,
+                 static_cast<int>(kNumParameters));
+    throw PythonErrorSet{};
+  }
+  for (Py_ssize_t i = 0; i < count; ++i) out[i] = args[i];
+  ParseKeywords(function, args + count, keywords, out);
   if (out[kBindings] == nullptr) {
     PyErr_Format(PyExc_TypeError, "%s: argument 'bindings' is missing", function);
     throw PythonErrorSet{};
@@ -277,17 +338,22 @@ int GatherSymbols(const PlanObject* self, const Binding* binding, PyObject* symb
   return known;
 }
 
-void Gather(const PlanObject* self, const Binding* binding, PyObject* const* arguments,
-            Gathered* out) {
-  auto* buffers = reinterpret_cast<Buffer*>(out->inline_buffers);
-  if (self->uids.size() > Gathered::kInline) {
-    out->more.resize(self->uids.size());
-    buffers = out->more.data();
-  } else {
-    std::uninitialized_fill_n(buffers, self->uids.size(), Buffer{});
+namespace {
+
+Buffer* MakeRoom(const PlanObject* self, Gathered* out) {
+  size_t count = self->uids.size();
+  if (count > Gathered::kInline) {
+    out->more.resize(count);
+    return out->more.data();
   }
-  const auto& needed = binding == nullptr ? self->without_defaults : binding->without_defaults;
-  GatherBindings(self, needed, arguments[kBindings], buffers, &out->pins);
+  auto* buffers = reinterpret_cast<Buffer*>(out->inline_buffers);
+  std::uninitialized_fill_n(buffers, count, Buffer{});
+  return buffers;
+}
+
+// All that is said of a call beside its buffers.
+void GatherRest(const PlanObject* self, const Binding* binding, PyObject* const* arguments,
+                Buffer* buffers, Gathered* out) {
   if (binding != nullptr) {
     for (const auto& [operand, number] : binding->scalars) {
       if (buffers[operand].kind == Buffer::Kind::kAbsent) buffers[operand] = number;
@@ -304,6 +370,24 @@ void Gather(const PlanObject* self, const Binding* binding, PyObject* const* arg
                   arguments[kOverrideStrides], &out->pins, &out->overrides);
   out->call.overrides = out->overrides.data();
   out->call.num_overrides = static_cast<int>(out->overrides.size());
+}
+
+}  // namespace
+
+void Gather(PlanObject* self, const Binding* binding, PyObject* const* arguments, Gathered* out) {
+  Buffer* buffers = MakeRoom(self, out);
+  const auto& needed = binding == nullptr ? self->without_defaults : binding->without_defaults;
+  GatherBindings(self, needed, arguments[kBindings], buffers, &out->pins);
+  GatherRest(self, binding, arguments, buffers, out);
+}
+
+void Gather(const PlanObject* self, const Binding* binding, const std::vector<int>& operands,
+            PyObject* const* objects, PyObject* const* arguments, Gathered* out) {
+  Buffer* buffers = MakeRoom(self, out);
+  for (size_t i = 0; i < operands.size(); ++i) {
+    Describe(self, static_cast<size_t>(operands[i]), objects[i], buffers, &out->pins);
+  }
+  GatherRest(self, binding, arguments, buffers, out);
 }
 
 }  // namespace cudnn_aot

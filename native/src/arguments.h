@@ -42,10 +42,17 @@ struct Gathered {
 void ParseArguments(const char* function, PyObject* const* args, Py_ssize_t count,
                     PyObject* keywords, PyObject** out);
 
+// The keywords alone, of a call whose positional arguments are buffers.
+void ParseKeywords(const char* function, PyObject* const* values, PyObject* keywords,
+                   PyObject** out);
+
 // `binding` is null for a plan that is not bound. What the caller binds comes before its scalars;
 // other values of its symbols are refused ("symbol_range").
-void Gather(const PlanObject* self, const Binding* binding, PyObject* const* arguments,
-            Gathered* out);
+void Gather(PlanObject* self, const Binding* binding, PyObject* const* arguments, Gathered* out);
+
+// The same with one object for each of `operands` in place of the bindings. The caller keeps them.
+void Gather(const PlanObject* self, const Binding* binding, const std::vector<int>& operands,
+            PyObject* const* objects, PyObject* const* arguments, Gathered* out);
 
 // Values of a dict by symbol name, at most kMaxSymbols; returns their count.
 int GatherSymbols(const PlanObject* self, PyObject* symbols, SymbolValue* out);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "arguments.h"
+#include "caller_type.h"
 #include "error.h"
 #include "numbers.h"
 #include "plan_type.h"
@@ -34,6 +35,7 @@ void BindScalars(const PlanObject* plan, PyObject* scalars, Binding* out) {
     }
     const Operand& operand = operands[found];
     Buffer number;
+    pins.Keep(value);
     DescribeNumber(value, *operand.dtype, {plan->labels[found].c_str(), uid}, &pins, &number);
     Scalar ignored;
     BindScalar(operand, number, &ignored);
@@ -91,7 +93,22 @@ PyObject* WorkspaceBytesOfBound(PyObject* self, PyObject* args, PyObject* kwargs
   return WorkspaceBytes(Bound(self)->plan, &Bound(self)->binding, args, kwargs);
 }
 
+PyObject* CallerOfBound(PyObject* self, PyObject* uids) {
+  BoundPlanObject* bound = Bound(self);
+  return Guarded<PyObject*>(nullptr,
+                            [&] { return MakeCaller(self, bound->plan, &bound->binding, uids); });
+}
+
+PyObject* LauncherOfBound(PyObject* self, PyObject* const* args, Py_ssize_t count,
+                          PyObject* keywords) {
+  BoundPlanObject* bound = Bound(self);
+  return Guarded<PyObject*>(
+      nullptr, [&] { return MakeLauncher(bound->plan, &bound->binding, args, count, keywords); });
+}
+
 PyMethodDef kMethods[] = {
+    {"caller", CallerOfBound, METH_O, kCallerDoc},
+    {"launcher", AsFunction(LauncherOfBound), METH_FASTCALL | METH_KEYWORDS, kLauncherDoc},
     {"execute", AsFunction(ExecuteBound), METH_FASTCALL | METH_KEYWORDS, kExecuteDoc},
     {"resolve", AsFunction(ResolveBound), METH_FASTCALL | METH_KEYWORDS, kResolveDoc},
     {"prepare", PrepareBound, METH_O, kPrepareDoc},

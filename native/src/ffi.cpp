@@ -74,13 +74,14 @@ Raised TakeRaised() {
   return out;
 }
 
-StreamScope::StreamScope(DLDevice device, void* stream) : device_(device) {
+StreamScope::StreamScope(DLDevice device, void* stream) : device_(device), stream_(stream) {
   if (api.set_stream(device.device_type, device.device_id, stream, &before_) != 0) {
     throw LaunchFailure("tvm-ffi refused the stream: " + TakeRaised().message);
   }
 }
 
 StreamScope::~StreamScope() {
+  if (before_ == stream_) return;
   api.set_stream(device_.device_type, device_.device_id, before_, nullptr);
 }
 

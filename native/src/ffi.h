@@ -29,6 +29,7 @@ class StreamScope {
 
  private:
   DLDevice device_;
+  void* stream_;
   void* before_ = nullptr;
 };
 

@@ -2,6 +2,7 @@
 #include <pybind11/pybind11.h>
 
 #include "bound_plan_type.h"
+#include "caller_type.h"
 #include "cuda.h"
 #include "error.h"
 #include "ffi.h"
@@ -74,6 +75,8 @@ PYBIND11_MODULE(_native, m) {
       .def_readonly("digest", &Kernel::digest);
   m.attr("Plan") = py::reinterpret_steal<py::object>(MakePlanType());
   m.attr("BoundPlan") = py::reinterpret_steal<py::object>(MakeBoundPlanType());
+  m.attr("Caller") = py::reinterpret_steal<py::object>(MakeCallerType());
+  m.attr("Launcher") = py::reinterpret_steal<py::object>(MakeLauncherType());
   m.def("init_ffi", &ffi::Init, py::arg("path"));
   m.def(
       "load_kernel",

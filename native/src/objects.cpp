@@ -78,8 +78,10 @@ TypeEntry Inspect(PyTypeObject* type) {
 const TypeEntry& EntryOf(PyTypeObject* type) {
   // Under the GIL; types are few and kept alive, so an address names one type for good.
   static auto* entries = new std::deque<TypeEntry>();
+  static const TypeEntry* last = nullptr;
+  if (last != nullptr && last->type == type) return *last;
   for (const TypeEntry& entry : *entries) {
-    if (entry.type == type) return entry;
+    if (entry.type == type) return *(last = &entry);
   }
   TypeEntry entry = Inspect(type);
   Py_INCREF(reinterpret_cast<PyObject*>(type));
@@ -95,23 +97,6 @@ void FromDLTensor(const DLTensor& tensor, Buffer* out) {
   out->ndim = tensor.ndim;
   out->shape = tensor.shape;
   out->strides = tensor.strides;
-}
-
-char* ReadAddress(PyObject* object, const Role& role) {
-  int beyond = -1;
-  long long address = -1;
-  if (PyLong_Check(object)) address = PyLong_AsLongLongAndOverflow(object, &beyond);
-  if (beyond > 0) {  // the upper half of the address space, or no address at all
-    address = static_cast<long long>(PyLong_AsUnsignedLongLong(object));
-    beyond = PyErr_Occurred() != nullptr;
-  } else if (address < 0) {
-    beyond = 1;
-  }
-  if (beyond != 0) {
-    PyErr_Clear();
-    RefuseObject("address", role, "got " + Shown(object), "an address of 64 bits");
-  }
-  return reinterpret_cast<char*>(static_cast<uintptr_t>(address));
 }
 
 constexpr int64_t kMaxItemBytes = 1 << 12;
@@ -385,6 +370,23 @@ void RefuseObject(const char* rule, const Role& role, const std::string& got,
   throw Refusal(rule, role.operand, std::string(role.name) + ": " + got + ", want " + want);
 }
 
+char* ReadAddress(PyObject* object, const Role& role) {
+  int beyond = -1;
+  long long address = -1;
+  if (PyLong_Check(object)) address = PyLong_AsLongLongAndOverflow(object, &beyond);
+  if (beyond > 0) {  // the upper half of the address space, or no address at all
+    address = static_cast<long long>(PyLong_AsUnsignedLongLong(object));
+    beyond = PyErr_Occurred() != nullptr;
+  } else if (address < 0) {
+    beyond = 1;
+  }
+  if (beyond != 0) {
+    PyErr_Clear();
+    RefuseObject("address", role, "got " + Shown(object), "an address of 64 bits");
+  }
+  return reinterpret_cast<char*>(static_cast<uintptr_t>(address));
+}
+
 Pins::~Pins() {
   for (size_t i = 0; i < num_objects_; ++i) Py_DECREF(objects_[i]);
   for (PyObject* object : more_objects_) Py_DECREF(object);
@@ -396,7 +398,6 @@ Pins::~Pins() {
 
 void DescribeBuffer(PyObject* object, const Role& role, Pins* pins, Buffer* out) {
   if (object == Py_None) return;
-  pins->Keep(object);
   if (IsPlainInt(object)) {
     out->kind = Buffer::Kind::kAddress;
     out->data = ReadAddress(object, role);

@@ -61,7 +61,11 @@ struct Role {
 [[noreturn]] void RefuseObject(const char* rule, const Role& role, const std::string& got,
                                const std::string& want);
 
-// An address (int), None, or an object of any of the buffer protocols. TypeError for others.
+// The address that a Python int states.
+char* ReadAddress(PyObject* object, const Role& role);
+
+// An address (int), None, or an object of any of the buffer protocols. TypeError for others. The
+// object itself is kept alive by the caller.
 void DescribeBuffer(PyObject* object, const Role& role, Pins* pins, Buffer* out);
 
 }  // namespace cudnn_aot

@@ -292,10 +292,10 @@ void Plan::BuildArgs(const Branch& branch, const Step& step, bool launch, Frame*
 }
 
 bool Plan::CallKernel(const Branch& branch, const Step& step, bool launch, bool strict,
-                      Frame* frame) const {
+                      const FfiAny* args) const {
   const Kernel& kernel = *kernels_[step.kernel];
   FfiAny result{};
-  int code = kernel.call(nullptr, frame->args, static_cast<int32_t>(step.args.size()), &result);
+  int code = kernel.call(nullptr, args, static_cast<int32_t>(step.args.size()), &result);
   if (code == 0) {
     ffi::Release(result);
     return true;
@@ -339,10 +339,10 @@ Plan::Fill Plan::BindFill(const Branch& branch, const Step& step, const Frame& f
   return fill;
 }
 
-void Plan::RunFill(const Step& step, const Fill& fill, const Frame& frame, void* stream) const {
+void Plan::RunFill(const Step& step, const Fill& fill, DLDevice device, void* stream) const {
   if (fill.bytes == 0) return;
   if (table_.cuda) {
-    cuda::Fill(frame.device.device_id, fill.data, step.pattern, step.width, fill.bytes, stream);
+    cuda::Fill(device.device_id, fill.data, step.pattern, step.width, fill.bytes, stream);
     return;
   }
   if (step.width == 1) {
@@ -369,13 +369,13 @@ void Plan::RunSteps(const Branch& branch, Frame* frame, void* stream) const {
   }
   for (const Step& step : branch.steps) {
     if (step.kind == Step::Kind::kFill) {
-      RunFill(step, BindFill(branch, step, *frame), *frame, stream);
+      RunFill(step, BindFill(branch, step, *frame), frame->device, stream);
     } else if (step.kind == Step::Kind::kBackend) {
       BindBackend(branch, step, *frame);
       RunBackend(branch, step, *frame, stream);
     } else {
       BuildArgs(branch, step, true, frame);
-      CallKernel(branch, step, true, true, frame);
+      CallKernel(branch, step, true, true, frame->args);
     }
   }
 }

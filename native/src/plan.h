@@ -7,6 +7,7 @@
 #include "backend.h"
 #include "kernel.h"
 #include "pack.h"
+#include "settled.h"
 #include "table.h"
 
 namespace cudnn_aot {
@@ -26,6 +27,15 @@ class Plan {
 
   // Runs the steps of a resolved frame, in order, on `stream`. Throws LaunchFailure.
   void Run(Frame* frame, void* stream) const;
+
+  // Keeps what the call of a resolved frame comes to. Throws Refusal, as Run would; false for a
+  // call that is not to be kept. `names_device` says whether a buffer of it named the device.
+  bool Settle(const Call& call, bool names_device, Frame* frame, Settled* out) const;
+
+  // The arguments of a settled call with the addresses and numbers of `call`, which matches it;
+  // then its steps. Fit throws Refusal for a number, Run LaunchFailure.
+  void Fit(const Settled& settled, const Call& call, LaunchBlock* block) const;
+  void Run(const Settled& settled, LaunchBlock* block, void* stream) const;
 
   // Loads all code of every branch on a device by calling every kernel that has a `launch`
   // argument with launch = 0 and null addresses, and every plug-in with null addresses.
@@ -51,9 +61,10 @@ class Plan {
                 DLTensor* view, int64_t* axes) const;
   // With `strict` false, arguments that the kernel's wrapper refuses are reported as false.
   bool CallKernel(const Branch& branch, const Step& step, bool launch, bool strict,
-                  Frame* frame) const;
+                  const FfiAny* args) const;
   Fill BindFill(const Branch& branch, const Step& step, const Frame& frame) const;
-  void RunFill(const Step& step, const Fill& fill, const Frame& frame, void* stream) const;
+  void RunFill(const Step& step, const Fill& fill, DLDevice device, void* stream) const;
+  void RunActions(const Settled& settled, LaunchBlock* block, void* stream) const;
   void BindBackend(const Branch& branch, const Step& step, const Frame& frame) const;
   void RunBackend(const Branch& branch, const Step& step, const Frame& frame, void* stream) const;
   void PrepareBackend(const Branch& branch, const Step& step, int device) const;

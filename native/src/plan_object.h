@@ -11,6 +11,7 @@
 
 #include "cuda.h"
 #include "plan.h"
+#include "settled.h"
 
 namespace cudnn_aot {
 
@@ -21,6 +22,9 @@ struct PlanObject {
   std::vector<PyObject*> uids;        // dict keys, by operand
   std::vector<std::string> labels;    // "operand 1 'A'", by operand
   std::vector<int> without_defaults;  // operands but for the scalars that have a default
+  std::vector<PyObject*> keys;        // of the last dict that had a uid for every key, in order
+  std::vector<int> key_operands;      // of each key
+  Recent recent;
   bool has_kernels;
   bool has_runtime;  // the hook was asked for the current device once
   std::atomic<bool> ready[cuda::kMaxDevices];

@@ -11,6 +11,7 @@
 #include "arguments.h"
 #include "backend.h"
 #include "bound_plan_type.h"
+#include "caller_type.h"
 #include "cuda.h"
 #include "description.h"
 #include "error.h"
@@ -120,6 +121,9 @@ PyObject* New(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   new (&self->uids) std::vector<PyObject*>();
   new (&self->labels) std::vector<std::string>();
   new (&self->without_defaults) std::vector<int>();
+  new (&self->keys) std::vector<PyObject*>();
+  new (&self->key_operands) std::vector<int>();
+  new (&self->recent) Recent();
   for (auto& ready : self->ready) new (&ready) std::atomic<bool>(false);
   self->on_device = nullptr;
   self->refusals = nullptr;
@@ -138,36 +142,18 @@ void Dealloc(PyObject* object) {
   PlanObject* self = Self(object);
   PyTypeObject* type = Py_TYPE(object);
   for (PyObject* uid : self->uids) Py_DECREF(uid);
+  for (PyObject* key : self->keys) Py_DECREF(key);
   Py_XDECREF(self->on_device);
   Py_XDECREF(self->refusals);
   self->plan.~unique_ptr();
   self->uids.~vector();
   self->labels.~vector();
   self->without_defaults.~vector();
+  self->keys.~vector();
+  self->key_operands.~vector();
+  self->recent.~Recent();
   type->tp_free(object);
   Py_DECREF(type);
-}
-
-// ---- Statistics -----------------------------------------------------------------------------
-
-void CountRefusal(PlanObject* self, const std::string& rule) {
-  if (self->refusals == nullptr) return;
-  auto counts = py::reinterpret_borrow<py::dict>(self->refusals);
-  py::str key(rule);
-  counts[key] = (counts.contains(key) ? counts[key].cast<int64_t>() : 0) + 1;
-}
-
-// As Guarded; a refusal is counted on its way out. A call that succeeds pays nothing.
-template <typename Body>
-PyObject* Counted(PlanObject* self, Body body) {
-  return Guarded<PyObject*>(nullptr, [&]() -> PyObject* {
-    try {
-      return body();
-    } catch (const Refusal& refusal) {
-      CountRefusal(self, refusal.rule);
-      throw;
-    }
-  });
 }
 
 // ---- Devices --------------------------------------------------------------------------------
@@ -196,18 +182,97 @@ int CurrentDevice(PlanObject* self) {
   return cuda::CurrentDevice();
 }
 
-DLDevice FindCallDevice(PlanObject* self, const Call& call) {
+// Where the call runs; `named` says whether one of its buffers told.
+DLDevice FindCallDevice(PlanObject* self, const Call& call, bool* named) {
   DLDevice device{kDLCPU, 0};
   const Table& table = self->plan->table();
-  bool known = FindDevice(table, call, &device);
+  *named = FindDevice(table, call, &device);
   if (!table.cuda) return device;
   cuda::RefuseAfterFork();
-  if (!known) device = {kDLCUDA, CurrentDevice(self)};
+  if (!*named) device = {kDLCUDA, CurrentDevice(self)};
   EnsureReady(self, device.device_id);
   return device;
 }
 
+// ---- Running --------------------------------------------------------------------------------
+
+// Runs a call that was resolved and is not settled.
+void RunResolved(const Plan& plan, Frame* frame, void* stream) {
+  if (plan.table().cuda) return plan.Run(frame, stream);
+  WithoutGil([&] { plan.Run(frame, nullptr); });
+}
+
+// A call that is like none that is settled: checked from the start, and settled if it can be.
+__attribute__((noinline)) void RunUnseen(PlanObject* self, const Call& call, void* stream) {
+  const Plan& plan = *self->plan;
+  bool named = false;
+  DLDevice device = FindCallDevice(self, call, &named);
+  Frame frame(plan.table());
+  plan.Resolve(call, device, &frame);
+  if (call.num_overrides == 0 && plan.table().can_settle) {
+    std::shared_ptr<Settled> entry = self->recent.Take();
+    if (entry != nullptr && plan.Settle(call, named, &frame, entry.get())) {
+      self->recent.Keep(entry);
+      return RunSettled(self, entry, call, stream);
+    }
+  }
+  RunResolved(plan, &frame, stream);
+}
+
 }  // namespace
+
+void RunSettled(const PlanObject* self, const std::shared_ptr<Settled>& settled, const Call& call,
+                void* stream) {
+  const Plan& plan = *self->plan;
+  LaunchBlock block;
+  plan.Fit(*settled, call, &block);
+  // A launch takes microseconds: giving up the lock would cost more than it gains.
+  if (plan.table().cuda) return plan.Run(*settled, &block, stream);
+  std::shared_ptr<Settled> held = settled;  // while others may replace it
+  WithoutGil([&] { plan.Run(*held, &block, nullptr); });
+}
+
+std::shared_ptr<Settled> CheckCall(PlanObject* self, const Call& call, DLDevice* device) {
+  bool named = false;
+  *device = FindCallDevice(self, call, &named);
+  Frame frame(self->plan->table());
+  self->plan->Resolve(call, *device, &frame);
+  auto settled = std::make_shared<Settled>();
+  return self->plan->Settle(call, named, &frame, settled.get()) ? settled : nullptr;
+}
+
+void RunAgain(PlanObject* self, const std::shared_ptr<Settled>& settled, DLDevice device,
+              const Call& call, void* stream) {
+  const Plan& plan = *self->plan;
+  if (plan.table().cuda) cuda::RefuseAfterFork();
+  if (settled != nullptr && settled->Admits(plan.table(), call)) {
+    return RunSettled(self, settled, call, stream);
+  }
+  Frame frame(plan.table());
+  plan.Resolve(call, device, &frame);
+  RunResolved(plan, &frame, stream);
+}
+
+void NeedKernels(const PlanObject* self) {
+  if (!self->has_kernels) {
+    throw LaunchFailure("this plan was made without kernels and cannot be executed");
+  }
+}
+
+void CountRefusal(PlanObject* self, const std::string& rule) {
+  if (self->refusals == nullptr) return;
+  auto counts = py::reinterpret_borrow<py::dict>(self->refusals);
+  py::str key(rule);
+  counts[key] = (counts.contains(key) ? counts[key].cast<int64_t>() : 0) + 1;
+}
+
+void RunCall(PlanObject* self, const Call& call, void* stream) {
+  const auto* found =
+      self->recent.Find(self->plan->table(), call, [&] { return CurrentDevice(self); });
+  if (found == nullptr) return RunUnseen(self, call, stream);
+  if (self->plan->table().cuda) cuda::RefuseAfterFork();
+  RunSettled(self, *found, call, stream);
+}
 
 // ---- Methods --------------------------------------------------------------------------------
 
@@ -219,6 +284,13 @@ const char kResolveDoc[] =
     "resolve($self, bindings, workspace=None, stream=None, symbols=None, override_uids=None, "
     "override_shapes=None, override_strides=None)\n--\n\n"
     "Check one call against the plan and describe what execute would launch.";
+const char kCallerDoc[] =
+    "caller($self, uids, /)\n--\n\n"
+    "A callable that takes the buffers of these operands as positional arguments, in this order.";
+const char kLauncherDoc[] =
+    "launcher($self, bindings, workspace=None, stream=None, symbols=None, override_uids=None, "
+    "override_shapes=None, override_strides=None)\n--\n\n"
+    "Check a call and return a callable that repeats it with other addresses.";
 const char kPrepareDoc[] =
     "prepare($self, device, /)\n--\n\nDo all lazy CUDA work of the plan on a device.";
 const char kWorkspaceBytesDoc[] =
@@ -229,20 +301,10 @@ PyObject* Execute(PlanObject* self, const Binding* binding, PyObject* const* arg
   return Counted(self, [&]() -> PyObject* {
     PyObject* arguments[kNumParameters] = {};
     ParseArguments("execute", args, count, keywords, arguments);
-    if (!self->has_kernels) {
-      throw LaunchFailure("this plan was made without kernels and cannot be executed");
-    }
+    NeedKernels(self);
     Gathered gathered;
     Gather(self, binding, arguments, &gathered);
-    void* stream = StreamHandle(arguments[kStream]);
-    DLDevice device = FindCallDevice(self, gathered.call);
-    Frame frame(self->plan->table());
-    self->plan->Resolve(gathered.call, device, &frame);
-    if (self->plan->table().cuda) {
-      self->plan->Run(&frame, stream);  // microseconds: not worth giving up the GIL
-    } else {
-      WithoutGil([&] { self->plan->Run(&frame, nullptr); });
-    }
+    RunCall(self, gathered.call, StreamHandle(arguments[kStream]));
     Py_RETURN_NONE;
   });
 }
@@ -256,7 +318,8 @@ PyObject* Resolve(PlanObject* self, const Binding* binding, PyObject* const* arg
     Gather(self, binding, arguments, &gathered);
     // Without a workspace the slices are described from address 0 on.
     if (gathered.workspace.kind == Buffer::Kind::kAbsent) gathered.call.workspace = nullptr;
-    DLDevice device = FindCallDevice(self, gathered.call);
+    bool named = false;
+    DLDevice device = FindCallDevice(self, gathered.call, &named);
     Frame frame(self->plan->table());
     self->plan->Resolve(gathered.call, device, &frame);
     return DescribeCall(*self->plan, &frame).release().ptr();
@@ -343,7 +406,19 @@ PyObject* Bind(PyObject* self, PyObject* args, PyObject* kwargs) {
   return Guarded<PyObject*>(nullptr, [&] { return MakeBoundPlan(Self(self), args, kwargs); });
 }
 
+PyObject* CallerOfPlan(PyObject* self, PyObject* uids) {
+  return Guarded<PyObject*>(nullptr, [&] { return MakeCaller(self, Self(self), nullptr, uids); });
+}
+
+PyObject* LauncherOfPlan(PyObject* self, PyObject* const* args, Py_ssize_t count,
+                         PyObject* keywords) {
+  return Guarded<PyObject*>(
+      nullptr, [&] { return MakeLauncher(Self(self), nullptr, args, count, keywords); });
+}
+
 PyMethodDef kMethods[] = {
+    {"caller", CallerOfPlan, METH_O, kCallerDoc},
+    {"launcher", AsFunction(LauncherOfPlan), METH_FASTCALL | METH_KEYWORDS, kLauncherDoc},
     {"execute", AsFunction(ExecutePlan), METH_FASTCALL | METH_KEYWORDS, kExecuteDoc},
     {"resolve", AsFunction(ResolvePlan), METH_FASTCALL | METH_KEYWORDS, kResolveDoc},
     {"prepare", PreparePlan, METH_O, kPrepareDoc},

@@ -3,7 +3,12 @@
 
 #include <Python.h>
 
+#include <memory>
+#include <string>
+
+#include "error.h"
 #include "plan_object.h"
+#include "python_error.h"
 
 namespace cudnn_aot {
 
@@ -18,8 +23,40 @@ PyObject* Prepare(PlanObject* self, PyObject* device);
 PyObject* WorkspaceBytes(PlanObject* self, const Binding* binding, PyObject* args,
                          PyObject* kwargs);
 
+void NeedKernels(const PlanObject* self);  // throws LaunchFailure
+
+// Checks a call and runs it; `settled` is one that the call matches. Both throw Refusal,
+// LaunchFailure and PythonErrorSet.
+void RunCall(PlanObject* self, const Call& call, void* stream);
+void RunSettled(const PlanObject* self, const std::shared_ptr<Settled>& settled, const Call& call,
+                void* stream);
+
+// Checks a call and launches nothing: the call settled, or null if it cannot be. Then RunAgain runs
+// it with other addresses, on the device that it was checked for.
+std::shared_ptr<Settled> CheckCall(PlanObject* self, const Call& call, DLDevice* device);
+void RunAgain(PlanObject* self, const std::shared_ptr<Settled>& settled, DLDevice device,
+              const Call& call, void* stream);
+
+// Notes a refusal by its rule, where the plan's statistics are kept.
+void CountRefusal(PlanObject* self, const std::string& rule);
+
+// As Guarded, for calls; a refusal is counted on its way out. A call that succeeds pays nothing.
+template <typename Body>
+PyObject* Counted(PlanObject* self, Body body) {
+  return Guarded<PyObject*>(nullptr, [&]() -> PyObject* {
+    try {
+      return body();
+    } catch (const Refusal& refusal) {
+      CountRefusal(self, refusal.rule);
+      throw;
+    }
+  });
+}
+
 // Rows of the method tables of both types.
 extern const char kExecuteDoc[];
+extern const char kCallerDoc[];
+extern const char kLauncherDoc[];
 extern const char kResolveDoc[];
 extern const char kPrepareDoc[];
 extern const char kWorkspaceBytesDoc[];

@@ -142,7 +142,7 @@ void Plan::Prepare(int device) const {
       BuildArgs(branch, step, false, &frame);
       // A kernel's own argument checks may object where no fitting call was found: then no call
       // that was thought of takes the branch, and its code loads with the first one that does.
-      if (CallKernel(branch, step, false, taken, &frame)) done.insert(step.kernel);
+      if (CallKernel(branch, step, false, taken, frame.args)) done.insert(step.kernel);
     }
   }
 }

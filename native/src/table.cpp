@@ -78,6 +78,7 @@ class Parser {
   Arg ParseArg(const Reader& source, const Branch& branch);
   void ParseTensorArg(const Reader& source, const Branch& branch, Arg* arg);
   void ParseDispatch(const Reader& source);
+  void FindAddressMasks();
 
   std::vector<Expr> ReadExprs(const Reader& source, const Scope& scope);
   AxisPattern PatternOf(Expr extent) const;
@@ -128,6 +129,7 @@ Table Parser::Parse(const Reader& root) {
   for (const Reader& check : root.Field("checks").Items()) ParseCheck(check);
   for (const auto& [name, branch] : root.Field("branches").Members()) ParseBranch(name, branch);
   ParseDispatch(root.Field("dispatch"));
+  FindAddressMasks();
   return std::move(table_);
 }
 
@@ -466,6 +468,26 @@ void Parser::ParseDispatch(const Reader& source) {
                                 (names.empty() ? "" : ", want " + Choices(names)));
     }
     table_.dispatch.push_back(guard);
+  }
+}
+
+void Parser::FindAddressMasks() {
+  auto reads = [&](int operand, int64_t bytes) {
+    if ((bytes & (bytes - 1)) != 0) table_.can_settle = false;
+    uintptr_t& mask = table_.operands[operand].address_mask;
+    mask = std::max(mask, static_cast<uintptr_t>(bytes) - 1);
+  };
+  for (size_t i = 0; i < table_.operands.size(); ++i) {
+    bool scalar = table_.operands[i].kind == Operand::Kind::kScalar;
+    (scalar ? table_.scalars : table_.tensors).push_back(static_cast<int>(i));
+    if (!scalar) reads(static_cast<int>(i), table_.operands[i].dtype->bytes());
+  }
+  for (const Check& check : table_.checks) {
+    if (check.rule == Check::Rule::kAlignment) reads(check.operand, check.bytes);
+  }
+  for (size_t i = 0; i < table_.pool.size(); ++i) {
+    const Node& node = table_.pool.at(static_cast<Expr>(i));
+    if (node.op == Op::kAligned) reads(node.a, node.value);
   }
 }
 

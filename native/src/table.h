@@ -38,7 +38,8 @@ struct Operand {
   bool optional = false;
   bool ragged = false;  // may be smaller than declared; the checks decide
   int rank = 0;
-  int base = 0;  // flat index of axis 0 in a frame
+  int base = 0;                // flat index of axis 0 in a frame
+  uintptr_t address_mask = 0;  // the bits of an address that checks and guards read
   std::vector<Expr> dim;
   std::vector<Expr> stride;
   std::vector<AxisPattern> patterns;  // per axis
@@ -118,8 +119,11 @@ struct Table {
   std::vector<Guard> dispatch;
   std::vector<Branch> branches;
   ExprPool pool;
-  int total_rank = 0;   // of all operands
-  int num_kernels = 0;  // one more than the highest index that a step names
+  std::vector<int> tensors;  // indices of the operands that are no scalars
+  std::vector<int> scalars;
+  bool can_settle = true;  // every alignment that the table asks about is a power of two
+  int total_rank = 0;      // of all operands
+  int num_kernels = 0;     // one more than the highest index that a step names
   int num_blobs = 0;
   // Sizes of a call's scratch, the largest over the branches and their steps.
   int max_slices = 0;

@@ -287,3 +287,32 @@ refused(errors.RequirementError)
     )
     run(code, "fork", count_error=3)
     run(code, "no fork", count_error=3)
+
+
+def test_addresses_alone_run_on_the_current_device_of_each_call():
+    log = run(
+        PLAN
+        + """
+set_device = ctypes.CDLL(cudart.find()).cudaSetDevice
+plan = make(fill(1, 1, operand=1))
+call = plan.caller([1])
+launch = plan.launcher([OnDevice((9, 4)), None], 0x8000)
+for device in (0, 1, 0, 1):
+    set_device(device)
+    plan.execute({1: 0x1000}, 0x8000, symbols={"M": 8})
+    call(OnDevice((8, 4), 1, 0x2000), workspace=0x8000)
+    call(OnDevice((8, 4), 0, 0x3000), workspace=0x8000, stream=5)
+    launch(0x4000, workspace=0x8000, stream=6)
+"""
+    )
+    fills = [line.replace(" value 1 count 64 stream", "") for line in log if "fill" in line]
+    each = [
+        [
+            f"fill8 1000 (nil) context 0xc{device}",
+            "fill8 2000 (nil) context 0xc1",
+            "fill8 3000 0x5 context 0xc0",
+            "fill8 4000 0x6 context 0xc0",
+        ]
+        for device in (0, 1, 0, 1)
+    ]
+    assert fills == sum(each, [])

@@ -77,6 +77,20 @@ def optional_output(name: str, m, n, k) -> Graph:
     return g
 
 
+def bias_and_auxiliaries(name: str, m, n, k) -> Graph:
+    """Six operands: a bias, a residual to read, and the value before the activation to write."""
+    g = graph(name)
+    a = operand(g, "A", m, k)
+    b = operand(g, "B", k, n, transposed=True)
+    bias = g.tensor(name="bias", dim=[1, 1, n], stride=[n, n, 1])
+    residual = operand(g, "residual", m, n)
+    before = g.bias(g.matmul(a, b, name="mm"), bias)
+    before.set_output(True).set_data_type(BF16).set_name("before")
+    y = g.add(g.relu(before), residual)
+    y.set_output(True).set_data_type(BF16).set_name("Y")
+    return g
+
+
 def column_and_scalars(name: str, m, n, k) -> Graph:
     """A column of factors, a device scalar and a number passed by value."""
     g = graph(name, HALF)
@@ -143,7 +157,8 @@ TEST_GRAPHS: tuple[Callable[[], Graph], ...] = (
 
 
 def bench_graphs() -> list[Graph]:
-    return [plain(f"bench_{m}x{n}x{k}", m, n, k) for m, n, k in BENCH_SHAPES]
+    plains = [plain(f"bench_{m}x{n}x{k}", m, n, k) for m, n, k in BENCH_SHAPES]
+    return [*plains, bias_and_auxiliaries("bench_128x256x128_bias_aux", 128, 256, 128)]
 
 
 def main(folder: str) -> None:
