@@ -17,6 +17,7 @@ from cudnn_aot.compiler.graph.attr import plain
 from cudnn_aot.compiler.graph.enums import data_type, scalar_type, tensor_reordering
 from cudnn_aot.compiler.graph.extents import (
     INT64_MAX,
+    MAX_RANK,
     Extent,
     as_extent,
     check_rank,
@@ -36,6 +37,8 @@ MARKER = "cudnn_aot_graph"
 CONTEXT = ("io_data_type", "intermediate_data_type", "compute_data_type")
 SYMBOL_FIELDS = ("min", "max", "hint", "multiple_of")
 NODE_FIELDS = ("name", "attrs", "compute_data_type")
+_NODE_REQUIRED = ("op", "inputs", "outputs")
+_NODE = dict.fromkeys((*_NODE_REQUIRED, *NODE_FIELDS))  # quick to look into, and in order
 _SCHEMA = "$schema"  # what editors find the schema by; no part of the graph
 _UNSET = ("NOT_SET",)
 
@@ -79,7 +82,8 @@ def read(root: Value, name: str = "", into: Graph | None = None) -> Graph:
         with offset.locate():
             tensor.ragged_offset = graph.tensors[_uid(offset, graph.tensors)]
     produced: dict[Tensor, Value] = {}
-    pending = [_NodeRecord(value, graph.tensors, produced) for value in top["nodes"].items()]
+    tensors = graph.tensors
+    pending = [_NodeRecord(value, tensors, produced) for value in top["nodes"].items()]
     for record in in_order(pending):
         try:
             record.build(graph)
@@ -99,13 +103,15 @@ def _read_symbols(value: Value) -> dict[str, dict[str, int]]:
 
 
 def _read_extents(value: Value) -> tuple[Extent, ...]:
+    raw = value.raw
+    if type(raw) is list and 0 < len(raw) <= MAX_RANK:  # mostly, and mostly of numbers
+        if all([type(extent) is int and 0 <= extent <= INT64_MAX for extent in raw]):
+            return tuple(raw)
     items = value.items()
-    if not value.raw:
+    if not raw:
         value.fail("got no extents, want at least one")
     with value.locate():
-        check_rank(len(value.raw))
-    if all([type(extent) is int and 0 <= extent <= INT64_MAX for extent in value.raw]):
-        return tuple(value.raw)
+        check_rank(len(raw))
     extents = []
     for item in items:
         if type(item.raw) is not int and not isinstance(item.raw, str):
@@ -117,8 +123,9 @@ def _read_extents(value: Value) -> tuple[Extent, ...]:
 
 def _uid(value: Value, known: Collection[int] | None = None) -> int:
     """A uid, of a tensor of the file if `known` is given."""
-    uid = value.integer()
-    if uid < 0:
+    uid = value.raw
+    if type(uid) is not int or not 0 <= uid <= INT64_MAX:
+        value.integer()
         value.want("0 <= uid < 2**63")
     if known is not None and uid not in known:
         value.fail(f"no tensor has uid {uid}")
@@ -171,7 +178,7 @@ class _NodeRecord:
     def __init__(
         self, value: Value, tensors: Mapping[int, Tensor], produced: dict[Tensor, Value]
     ) -> None:
-        fields = value.raw_fields(("op", "inputs", "outputs"), NODE_FIELDS)
+        fields = value.raw_fields(_NODE_REQUIRED, _NODE)
         self.value = value
         op = fields["op"]
         spec = OPS.get(op) if type(op) is str else None

@@ -196,7 +196,9 @@ class Value:
         self, required: Collection[str], optional: Collection[str] = ()
     ) -> dict[str, Any]:
         """The same without a `Value` for each, which `at` makes of those that need one."""
-        members = self._members()
+        members = self.raw
+        if type(members) is not dict or len(members) > MAX_ITEMS:
+            members = self._members()  # refuses it
         for name in members:
             if name not in optional and name not in required:
                 known = ", ".join(dict.fromkeys((*required, *optional)))

@@ -401,11 +401,12 @@ class Graph(metaclass=Builders):
         if self._stage is not _OPEN:
             self._check_open("add a node")
         spec = op_row(op) if isinstance(op, str) else op
-        if not name:
+        if name:
+            name = as_name(name)
+        else:
             count = self._node_count.get(spec.name, 0)
             self._node_count[spec.name] = count + 1
             name = f"{spec.name}.{count}"
-        name = as_name(name)
         try:
             view = self._wire(spec, name, inputs, attrs or {}, outputs, results or {})
         except InvalidGraphError as error:

@@ -43,7 +43,8 @@ def infer_nodes(graph: Graph) -> None:
 
 def infer_node(graph: Graph, node: Node) -> None:
     """Complete a node whose operands are complete."""
-    spec, outputs = node.spec, node.outputs
+    view = node.view
+    spec, outputs = view.spec, view.outputs
     if not node.compute_data_type_assigned and spec.has_compute_data_type:
         node._compute = graph.compute_data_type or UNSET
     for output in spec.outputs:

@@ -32,8 +32,8 @@ _RARE = frozenset(
     "is_optional is_pass_by_value pass_by_value scalar_type ragged_offset ragged_offset_multiplier "
     "alignment_value".split()
 )
-_ORDERED = frozenset(("ragged_offset", "reordering_type"))
 _COUNTS = "first_token_offset"
+_STRAIGHT = tensor_reordering.NONE
 # Logic is all that BOOLEAN has, an E8M0 is a scale, and the packed types are layouts.
 _BOOLEAN = data_type.BOOLEAN
 _NO_ARITHMETIC = frozenset(
@@ -141,7 +141,7 @@ def check_layouts(graph: Graph, tensors: Iterable[Tensor]) -> None:
             layout = seen.get(fields)
             if layout is None:
                 layout = seen[fields] = _check_layout(tensor, most)
-            if not _ORDERED.isdisjoint(tensor.__dict__):
+            if tensor.reordering_type is not _STRAIGHT or tensor.ragged_offset is not None:
                 _check_order(tensor)
             if not tensor.is_virtual:
                 _check_buffer(tensor, graph, layout)

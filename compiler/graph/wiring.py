@@ -73,6 +73,8 @@ def wire_results(
         tensor = given.get(port)
         if is_made:
             written[port] = graph.declare(_VIRTUAL)
+        elif type(tensor) is Tensor and tensor._graph is graph:  # mostly
+            written[port] = tensor
         elif tensor is not None:
             written[port] = graph._operand(name, port, tensor)
         else:
