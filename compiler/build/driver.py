@@ -36,7 +36,7 @@ from cudnn_aot.compiler.build.summary import (
 from cudnn_aot.compiler.planning.cudnn import Cudnn
 from cudnn_aot.compiler.planning.manifest import check_providers
 from cudnn_aot.compiler.planning.plan import plan_graph, plan_key
-from cudnn_aot.compiler.planning.plan_list import Planned
+from cudnn_aot.compiler.planning.planned import Planned
 from cudnn_aot.compiler.planning.providers import provider_order
 from cudnn_aot.compiler.planning.tuning import Tuning, load_tuning
 from cudnn_aot.compiler.target.target import Target, load_target

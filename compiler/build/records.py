@@ -10,7 +10,7 @@ from cudnn_aot.cache.canonical import sha256_hex
 from cudnn_aot.cache.compile import KernelEntry
 from cudnn_aot.cache.layout import providers_of
 from cudnn_aot.compiler.planning.manifest import PROVIDERS
-from cudnn_aot.compiler.planning.plan_list import Planned, PlannedRange
+from cudnn_aot.compiler.planning.planned import Planned, PlannedRange
 
 FORMAT = 1
 _HOST_LEVELS = ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4")

@@ -19,7 +19,8 @@ from cudnn_aot.compiler.planning.cudnn import Cudnn
 from cudnn_aot.compiler.planning.engine import DECLINES, PlanConfig
 from cudnn_aot.compiler.planning.knobs import plan_name
 from cudnn_aot.compiler.planning.manifest import check_providers
-from cudnn_aot.compiler.planning.plan_list import PlanList, Planned, RangedKnobs, decline_reason
+from cudnn_aot.compiler.planning.plan_list import PlanList, RangedKnobs, decline_reason
+from cudnn_aot.compiler.planning.planned import Planned
 from cudnn_aot.compiler.planning.tuning import Tuning
 from cudnn_aot.compiler.target.target import Target
 from cudnn_aot.errors import Error, InvalidGraphError, cudnnGraphNotSupportedError

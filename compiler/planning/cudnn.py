@@ -26,7 +26,7 @@ _ASKED = (heur_mode.A, heur_mode.B, heur_mode.FALLBACK)
 
 
 class Cudnn:
-    """The cuDNN of this machine as a source of plans; a `plan_list.Backend`.
+    """The cuDNN of this machine as a source of plans; an `engine.Backend`.
 
     Safe to use from many threads: its one handle is for one of them at a time.
     """

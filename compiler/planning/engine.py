@@ -7,13 +7,14 @@ judge, heuristics rank; the three never mix.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 from cudnn_aot.cache.spec import KernelSpec
 from cudnn_aot.cache.toolchain import DSL_MIN
-from cudnn_aot.compiler.graph.enums import behavior_note, numerical_note
+from cudnn_aot.compiler.graph.enums import behavior_note, heur_mode, numerical_note
+from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.planning.capability import Capability
 from cudnn_aot.compiler.planning.knobs import knob_type
 from cudnn_aot.compiler.target.target import Target
@@ -121,3 +122,21 @@ class Engine:
             given = ", ".join(sorted(knob.name for knob in knobs))
             raise cudnnGraphNotSupportedError(f"engine {self.name} has no knobs, got {given}")
         return None
+
+
+class Backend(Protocol):
+    """A source of plans that are found by asking a library, not by rules of ours."""
+
+    def entries(
+        self, graph: Graph, target: Target, modes: Sequence[heur_mode]
+    ) -> Mapping[heur_mode, Sequence[PlanConfig]] | Refusal:
+        """The plans that each mode finds, or why there can be none.
+
+        Their ids are cuDNN's. OPENSOURCE finds at most the one that leaves the choice to cuDNN,
+        where a plan can be made of that.
+        """
+        ...
+
+    def engine(self, graph: Graph, target: Target, engine_id: int) -> Engine:
+        """What lowers one of them."""
+        ...

@@ -18,7 +18,8 @@ from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.planning import manifest
 from cudnn_aot.compiler.planning.engine import DECLINES, Refusal
 from cudnn_aot.compiler.planning.facts import facts_for
-from cudnn_aot.compiler.planning.plan_list import PlanList, Planned
+from cudnn_aot.compiler.planning.plan_list import PlanList
+from cudnn_aot.compiler.planning.planned import Planned
 from cudnn_aot.compiler.planning.rank import DEFAULT_MODES
 from cudnn_aot.compiler.planning.tuning import Tuning
 from cudnn_aot.compiler.target.target import Target

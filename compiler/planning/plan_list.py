@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-from cudnn_aot.cache.spec import KernelSpec
 from cudnn_aot.cache.toolchain import why_no_dsl
 from cudnn_aot.compiler.graph.enums import behavior_note, heur_mode, numerical_note
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.planning import manifest
 from cudnn_aot.compiler.planning.engine import (
     DECLINES,
+    Backend,
     Engine,
     Lowering,
     Note,
@@ -27,6 +26,7 @@ from cudnn_aot.compiler.planning.engine import (
 from cudnn_aot.compiler.planning.exclusions import Exclusions
 from cudnn_aot.compiler.planning.facts import facts_for
 from cudnn_aot.compiler.planning.knobs import plan_name
+from cudnn_aot.compiler.planning.planned import Planned, PlannedRange
 from cudnn_aot.compiler.planning.ranges import (
     Range,
     Ranges,
@@ -47,54 +47,6 @@ from cudnn_aot.compiler.target.target import Target
 from cudnn_aot.errors import PlanIndexError, UsageError, cudnnGraphNotSupportedError
 
 Built = TypeVar("Built")
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedRange:
-    """What serves one range of a plan: its bounds by symbol, and the engine and knobs."""
-
-    bounds: dict[str, tuple[int, int]] = field(hash=False)
-    engine_id: int
-    engine_name: str
-    knobs: dict[str, int] = field(hash=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """A lowered plan: who serves the graph, with which knobs, and what it runs.
-
-    With ``ranges``, engine and knobs are those of the first one. Blobs and requirements are those
-    of its `Lowering`; of a plan that was read from a record, they are in the record alone. Notes
-    are None where the record has none of them.
-    """
-
-    engine_id: int
-    engine_name: str
-    knobs: dict[str, int] = field(hash=False)
-    kernels: tuple[KernelSpec, ...]
-    table: dict[str, Any] = field(hash=False)
-    ranges: tuple[PlannedRange, ...] = ()
-    blobs: tuple[bytes, ...] = field(default=(), repr=False)
-    requirements: dict[str, Any] = field(default_factory=dict, hash=False)
-    notes: frozenset[Note] | None = None
-
-
-class Backend(Protocol):
-    """A source of plans that are found by asking a library, not by rules of ours."""
-
-    def entries(
-        self, graph: Graph, target: Target, modes: Sequence[heur_mode]
-    ) -> Mapping[heur_mode, Sequence[PlanConfig]] | Refusal:
-        """The plans that each mode finds, or why there can be none.
-
-        Their ids are cuDNN's. OPENSOURCE finds at most the one that leaves the choice to cuDNN,
-        where a plan can be made of that.
-        """
-        ...
-
-    def engine(self, graph: Graph, target: Target, engine_id: int) -> Engine:
-        """What lowers one of them."""
-        ...
 
 
 class PlanList:

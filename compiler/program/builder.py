@@ -19,7 +19,7 @@ from cudnn_aot.compiler.build import records
 from cudnn_aot.compiler.build.jobs import auto_jobs
 from cudnn_aot.compiler.build.publish import publish
 from cudnn_aot.compiler.graph.graph import Graph
-from cudnn_aot.compiler.planning.plan_list import Planned
+from cudnn_aot.compiler.planning.planned import Planned
 from cudnn_aot.compiler.planning.providers import provider_order
 from cudnn_aot.compiler.program.built import StoredPlan
 from cudnn_aot.compiler.program.layers import OVERLAY_VARIABLE, Layers

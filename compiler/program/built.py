@@ -10,7 +10,7 @@ from cudnn_aot.cache.spec import KernelSpec
 from cudnn_aot.compiler.graph.enums import behavior_note, numerical_note
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.planning.engine import Note
-from cudnn_aot.compiler.planning.plan_list import Planned, PlannedRange
+from cudnn_aot.compiler.planning.planned import Planned, PlannedRange
 from cudnn_aot.runtime.plan import Plan
 
 

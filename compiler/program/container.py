@@ -20,7 +20,7 @@ from typing import Any
 from cudnn_aot.cache.canonical import canonical_bytes, sha256_hex
 from cudnn_aot.compiler.formats import graph_json
 from cudnn_aot.compiler.graph.graph import Graph
-from cudnn_aot.compiler.planning.plan_list import Planned
+from cudnn_aot.compiler.planning.planned import Planned
 from cudnn_aot.compiler.program.built import Bound, StoredPlan, planned_of
 from cudnn_aot.compiler.target.target import Target, target_from
 from cudnn_aot.errors import DamagedError, NotInStoreError, StoreError, UsageError

@@ -18,7 +18,8 @@ from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.planning.engine import DECLINES, Refusal
 from cudnn_aot.compiler.planning.manifest import provider_of
 from cudnn_aot.compiler.planning.plan import plan_key
-from cudnn_aot.compiler.planning.plan_list import PlanList, Planned, decline_reason
+from cudnn_aot.compiler.planning.plan_list import PlanList, decline_reason
+from cudnn_aot.compiler.planning.planned import Planned
 from cudnn_aot.compiler.planning.providers import provider_order
 from cudnn_aot.compiler.planning.rank import DEFAULT_MODES
 from cudnn_aot.compiler.program.built import BuiltPlan, StoredPlan, load
