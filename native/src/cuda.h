@@ -46,6 +46,11 @@ class ContextScope {
   ContextScope& operator=(const ContextScope&) = delete;
 };
 
+// cuLaunchKernelEx, as kernels call it in place of the runtime's cudaLaunchKernelExC: both take the
+// same configuration and handles. Returns a driver error, 801 where the driver has no such function.
+using LaunchFunction = int (*)(const void* config, const void* kernel, void** params, void** extra);
+int Launch(const void* config, const void* kernel, void** params, void** extra);
+
 // Throws LaunchFailure in a process forked after CUDA was used here: CUDA does not survive a fork.
 void RefuseAfterFork();
 

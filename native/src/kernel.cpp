@@ -15,6 +15,7 @@
 #include <mutex>
 #include <vector>
 
+#include "cuda.h"
 #include "error.h"
 
 #ifndef MFD_EXEC
@@ -174,6 +175,10 @@ std::shared_ptr<const Kernel> LoadKernel(std::string_view bytes, const std::stri
   std::string name = "__tvm_ffi_" + symbol;
   auto call = reinterpret_cast<FfiCall>(dlsym(handle, name.c_str()));
   if (call == nullptr) throw LaunchFailure("kernel library lacks the symbol '" + name + "'");
+  // Host kernels have none, nor have kernels that other versions linked.
+  if (auto* hook = static_cast<cuda::LaunchFunction*>(dlsym(handle, "cudnn_aot_launch"))) {
+    __atomic_store_n(hook, &cuda::Launch, __ATOMIC_RELAXED);
+  }
   return std::make_shared<const Kernel>(Kernel{symbol, digest, call});
 }
 

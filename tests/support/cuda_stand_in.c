@@ -25,7 +25,15 @@ static int setting(const char *name, int otherwise) {
 
 static _Thread_local int current_device;
 
+typedef struct { uint32_t grid[3], block[3]; size_t smem; void *stream; void *attributes; unsigned count; } Config;
 #ifdef DRIVER
+int cuLaunchKernelEx(const Config *config, const void *function, void **args, void **extra) {
+  int error = setting("launch_error", setting("driver_launch_error", 0));
+  if (error) return error;
+  say("launch grid %u %u %u stream %p through the driver", config->grid[0], config->grid[1],
+      config->grid[2], config->stream);
+  return 0;
+}
 static _Thread_local void *stack[8];
 static _Thread_local int depth;
 int cuInit(unsigned flags) { return 0; }
@@ -85,7 +93,6 @@ int cudaGetDriverEntryPointByVersion(const char *name, void **pointer, unsigned 
   if (status) *status = 0;
   return 0;
 }
-typedef struct { uint32_t grid[3], block[3]; size_t smem; void *stream; void *attributes; unsigned count; } Config;
 int cudaLaunchKernelExC(const Config *config, const void *function, void **args) {
   say("launch grid %u %u %u stream %p device %d", config->grid[0], config->grid[1], config->grid[2],
       config->stream, current_device);
