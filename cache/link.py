@@ -2,9 +2,10 @@
 
 No library of the build machine is linked in, so its glibc leaves no trace: symbols of libc and libm
 carry no version and bind to what the serving process has. A GPU kernel is linked with the DSL's
-static device runtime, whose launches pass a hook (``LAUNCH_HOOK``). A host kernel that calls libm names it as a needed library, by way of a
-stand-in that has the names and no code: the real one would pin the newest version of each function,
-and ``exp`` of a new glibc does not load on an old one. A linked kernel is refused when it
+static device runtime and a launch hook (launch_hook.py). A host kernel that calls libm names it as a
+needed library, by way of a stand-in that has the names and no code: the real one would pin the
+newest version of each function, and ``exp`` of a new glibc does not load on an old one. A linked
+kernel is refused when it
 
 - exports anything but ``__tvm_ffi_*`` and the launch hook,
 - needs a symbol that the serving runtime does not provide,
@@ -21,7 +22,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from cudnn_aot.cache import elf
+from cudnn_aot.cache import elf, launch_hook
 from cudnn_aot.cache.instructions import C_LOCALE, check_instructions
 from cudnn_aot.cache.toolchain import device_runtime
 from cudnn_aot.errors import CompileError
@@ -42,28 +43,7 @@ _FLAGS = (
     "-Wl,-z,relro",
     "-Wl,-z,noexecstack",
 )
-# Of a GPU kernel: the function that its launches try before the CUDA runtime, null until the process
-# that serves sets it. It is called as cuLaunchKernelEx: configuration and handle of the runtime are
-# those of the driver, which takes some 0.7 us less. What it refuses the runtime launches, or names.
-LAUNCH_HOOK = "cudnn_aot_launch"
-_LAUNCH_FLAGS = (
-    "-O2",
-    "-fPIC",
-    "-fno-stack-protector",
-    "-fno-asynchronous-unwind-tables",
-    "-Wl,--wrap=cudaLaunchKernelExC",
-    "-Wl,-Bsymbolic",  # each kernel has a hook of its own
-)
-_EXPORTS = f"{{ global: __tvm_ffi_*; {LAUNCH_HOOK}; local: *; }};\n"
-_LAUNCH = f"""\
-int (*{LAUNCH_HOOK})(const void *, const void *, void **, void **);
-int __real_cudaLaunchKernelExC(const void *, const void *, void **);
-int __wrap_cudaLaunchKernelExC(const void *config, const void *kernel, void **params) {{
-  int (*launch)(const void *, const void *, void **, void **) = {LAUNCH_HOOK};
-  if (launch && launch(config, kernel, params, 0) == 0) return 0;
-  return __real_cudaLaunchKernelExC(config, kernel, params);
-}}
-"""
+_EXPORTS = "{ global: __tvm_ffi_*; %s local: *; };\n"
 
 # What a process that serves has: tvm-ffi, the extension module, a CUDA runtime, libc and libm.
 _PROVIDED = re.compile(
@@ -105,13 +85,16 @@ def link(kernel: Path, output: Path, flavor: str, gpu: bool, host_level: str) ->
         CompileError: no C compiler, a failed link, or a result that could not be served.
     """
     script = output.with_suffix(".map")
-    script.write_text(_EXPORTS)
-    if gpu:
-        launch = output.with_name("launch.c")
-        launch.write_text(_LAUNCH)
-        inputs = [*_LAUNCH_FLAGS, launch, device_runtime(flavor)]
-    else:
-        inputs = [_libm_names(output.with_name("libm-names.so"))]
+    hooked = gpu and launch_hook.fits(kernel.read_bytes())
+    script.write_text(_EXPORTS % (f"{launch_hook.NAME};" if hooked else ""))
+    inputs: list[object] = []
+    if hooked:
+        hook = output.with_name("launch_hook.c")
+        hook.write_text(launch_hook.SOURCE)
+        inputs = [*launch_hook.FLAGS, hook]
+    inputs.append(
+        device_runtime(flavor) if gpu else _libm_names(output.with_name("libm-names.so"))
+    )
     _run(
         [
             compiler(),
@@ -174,7 +157,7 @@ def check_symbols(imports: list[elf.Import], exports: list[str], gpu: bool) -> N
             f"the linked kernel needs {', '.join(missing)}, which no serving process provides"
         )
     functions = {name for name in exports if name.startswith("__tvm_ffi_")}
-    foreign = sorted(set(exports) - functions - {LAUNCH_HOOK})
+    foreign = sorted(set(exports) - functions - {launch_hook.NAME})
     if foreign or not functions:
         got = ", ".join(foreign) or "nothing"
         raise CompileError(f"the linked kernel exports {got}, want only __tvm_ffi_ symbols")

@@ -16,7 +16,6 @@ namespace {
 
 constexpr int kSuccess = 0;
 constexpr int kInitializationError = 3;  // what a child of a process that used CUDA gets
-constexpr int kNotSupported = 801;
 constexpr int kAttrMultiProcessorCount = 16;
 constexpr int kAttrL2CacheSize = 38;
 constexpr int kAttrComputeCapabilityMajor = 75;
@@ -279,13 +278,9 @@ ContextScope::~ContextScope() {
   driver.ctx_pop_current(&popped);
 }
 
-int Launch(const void* config, const void* kernel, void** params, void** extra) {
-  static const auto launch = [] {
-    void* handle = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
-    return handle == nullptr ? nullptr
-                             : reinterpret_cast<LaunchFunction>(dlsym(handle, "cuLaunchKernelEx"));
-  }();
-  return launch == nullptr ? kNotSupported : launch(config, kernel, params, extra);
+void* FindDriverFunction(const char* name) {
+  void* handle = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+  return handle == nullptr ? nullptr : dlsym(handle, name);
 }
 
 void RefuseAfterFork() {

@@ -46,10 +46,8 @@ class ContextScope {
   ContextScope& operator=(const ContextScope&) = delete;
 };
 
-// cuLaunchKernelEx, as kernels call it in place of the runtime's cudaLaunchKernelExC: both take the
-// same configuration and handles. Returns a driver error, 801 where the driver has no such function.
-using LaunchFunction = int (*)(const void* config, const void* kernel, void** params, void** extra);
-int Launch(const void* config, const void* kernel, void** params, void** extra);
+// A function of libcuda, null where there is no driver or it is too old.
+void* FindDriverFunction(const char* name);
 
 // Throws LaunchFailure in a process forked after CUDA was used here: CUDA does not survive a fork.
 void RefuseAfterFork();

@@ -15,8 +15,8 @@
 #include <mutex>
 #include <vector>
 
-#include "cuda.h"
 #include "error.h"
+#include "launch_template.h"
 
 #ifndef MFD_EXEC
 #define MFD_EXEC 0x0010U
@@ -176,10 +176,9 @@ std::shared_ptr<const Kernel> LoadKernel(std::string_view bytes, const std::stri
   auto call = reinterpret_cast<FfiCall>(dlsym(handle, name.c_str()));
   if (call == nullptr) throw LaunchFailure("kernel library lacks the symbol '" + name + "'");
   // Host kernels have none, nor have kernels that other versions linked.
-  if (auto* hook = static_cast<cuda::LaunchFunction*>(dlsym(handle, "cudnn_aot_launch"))) {
-    __atomic_store_n(hook, &cuda::Launch, __ATOMIC_RELAXED);
-  }
-  return std::make_shared<const Kernel>(Kernel{symbol, digest, call});
+  auto* hook = static_cast<decltype(&LaunchHook)*>(dlsym(handle, "cudnn_aot_launch"));
+  if (hook != nullptr) __atomic_store_n(hook, &LaunchHook, __ATOMIC_RELAXED);
+  return std::make_shared<const Kernel>(Kernel{symbol, digest, call, hook != nullptr});
 }
 
 }  // namespace cudnn_aot

@@ -32,10 +32,15 @@ class Plan {
   // call that is not to be kept. `names_device` says whether a buffer of it named the device.
   bool Settle(const Call& call, bool names_device, Frame* frame, Settled* out) const;
 
+  // Makes the launches of a settled call that has templates of them, with the addresses of `call`,
+  // which matches it. Returns the number of steps that are done: fewer than all where the driver
+  // refused a launch, which Fit and Run are left to make or to explain.
+  size_t Launch(const Settled& settled, const Call& call, void* stream) const;
+
   // The arguments of a settled call with the addresses and numbers of `call`, which matches it;
-  // then its steps. Fit throws Refusal for a number, Run LaunchFailure.
+  // then its steps, from `first` on. Fit throws Refusal for a number, Run LaunchFailure.
   void Fit(const Settled& settled, const Call& call, LaunchBlock* block) const;
-  void Run(const Settled& settled, LaunchBlock* block, void* stream) const;
+  void Run(const Settled& settled, LaunchBlock* block, void* stream, size_t first = 0) const;
 
   // Loads all code of every branch on a device by calling every kernel that has a `launch`
   // argument with launch = 0 and null addresses, and every plug-in with null addresses.
@@ -64,7 +69,8 @@ class Plan {
                   const FfiAny* args) const;
   Fill BindFill(const Branch& branch, const Step& step, const Frame& frame) const;
   void RunFill(const Step& step, const Fill& fill, DLDevice device, void* stream) const;
-  void RunActions(const Settled& settled, LaunchBlock* block, void* stream) const;
+  void RunActions(const Settled& settled, LaunchBlock* block, void* stream, size_t first) const;
+  void LearnLaunches(const Call& call, Settled* settled) const;
   void BindBackend(const Branch& branch, const Step& step, const Frame& frame) const;
   void RunBackend(const Branch& branch, const Step& step, const Frame& frame, void* stream) const;
   void PrepareBackend(const Branch& branch, const Step& step, int device) const;

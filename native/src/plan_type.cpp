@@ -221,15 +221,26 @@ __attribute__((noinline)) void RunUnseen(PlanObject* self, const Call& call, voi
 
 }  // namespace
 
-void RunSettled(const PlanObject* self, const std::shared_ptr<Settled>& settled, const Call& call,
-                void* stream) {
-  const Plan& plan = *self->plan;
+__attribute__((noinline)) static void FitAndRun(const Plan& plan,
+                                                const std::shared_ptr<Settled>& settled,
+                                                const Call& call, void* stream, size_t first) {
   LaunchBlock block;
   plan.Fit(*settled, call, &block);
   // A launch takes microseconds: giving up the lock would cost more than it gains.
-  if (plan.table().cuda) return plan.Run(*settled, &block, stream);
+  if (plan.table().cuda) return plan.Run(*settled, &block, stream, first);
   std::shared_ptr<Settled> held = settled;  // while others may replace it
   WithoutGil([&] { plan.Run(*held, &block, nullptr); });
+}
+
+void RunSettled(const PlanObject* self, const std::shared_ptr<Settled>& settled, const Call& call,
+                void* stream) {
+  const Plan& plan = *self->plan;
+  size_t done = 0;
+  if (settled->has_launches()) {
+    done = plan.Launch(*settled, call, stream);
+    if (done == settled->num_steps()) return;
+  }
+  FitAndRun(plan, settled, call, stream, done);
 }
 
 std::shared_ptr<Settled> CheckCall(PlanObject* self, const Call& call, DLDevice* device) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "abi.h"
+#include "launch_template.h"
 #include "pack.h"
 #include "table.h"
 
@@ -36,6 +37,8 @@ class Settled {
 
   DLDevice device() const { return device_; }
   bool names_device() const { return names_device_; }
+  bool has_launches() const { return !launches_.empty(); }
+  size_t num_steps() const { return actions_.size(); }
 
  private:
   friend class Plan;
@@ -74,6 +77,9 @@ class Settled {
     int operand;
   };
 
+  // The first aligned byte of the call's workspace, 0 where none is needed.
+  uintptr_t WorkspaceOf(const Call& call) const;
+
   Bound Describe(const Buffer& buffer, uintptr_t mask);
   bool Same(const Bound& bound, const Buffer& buffer, uintptr_t mask) const;
 
@@ -94,6 +100,7 @@ class Settled {
   std::vector<View> views_;        // of each tensor
   std::vector<Number> numbers_;
   std::vector<int64_t> view_axes_;
+  std::vector<std::unique_ptr<const LaunchTemplate>> launches_;  // of each action, or none
 };
 
 // A few settled calls of a plan, the last ones. Where calls hardly repeat, replacing them gains
