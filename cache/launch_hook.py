@@ -1,10 +1,10 @@
 """The launch hook of a GPU kernel: the function that its launches try before the CUDA runtime.
 
-The linked kernel exports the pointer ``NAME``, null until a process that serves sets it. The function
-is called as cuLaunchKernelEx; configuration and kernel handle of the runtime are those of the
-driver, which saves the runtime's part of a launch. What it refuses, the runtime launches or names.
-The process may also record a launch there in place of making it, so that a call of the kernel has no
-effect. Hence only a kernel whose host function does nothing but launch has a hook.
+The linked kernel exports the pointer ``NAME``, null until a process that serves sets it. The
+function is called as cuLaunchKernelEx; configuration and kernel handle of the runtime are those of
+the driver, which saves the runtime's part of a launch. What it refuses, the runtime launches or
+names. The process may also record a launch there in place of making it, so that a call of the
+kernel has no effect. Hence only a kernel whose host function does nothing but launch has a hook.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 No library of the build machine is linked in, so its glibc leaves no trace: symbols of libc and libm
 carry no version and bind to what the serving process has. A GPU kernel is linked with the DSL's
-static device runtime and a launch hook (launch_hook.py). A host kernel that calls libm names it as a
-needed library, by way of a stand-in that has the names and no code: the real one would pin the
+static device runtime and a launch hook (launch_hook.py). A host kernel that calls libm names it as
+a needed library, by way of a stand-in that has the names and no code: the real one would pin the
 newest version of each function, and ``exp`` of a new glibc does not load on an old one. A linked
 kernel is refused when it
 
@@ -92,9 +92,7 @@ def link(kernel: Path, output: Path, flavor: str, gpu: bool, host_level: str) ->
         hook = output.with_name("launch_hook.c")
         hook.write_text(launch_hook.SOURCE)
         inputs = [*launch_hook.FLAGS, hook]
-    inputs.append(
-        device_runtime(flavor) if gpu else _libm_names(output.with_name("libm-names.so"))
-    )
+    inputs.append(device_runtime(flavor) if gpu else _libm_names(output.with_name("libm-names.so")))
     _run(
         [
             compiler(),

@@ -7,6 +7,7 @@
 namespace cudnn_aot {
 namespace {
 
+constexpr int kInvalidValue = 1;
 constexpr int kNotSupported = 801;
 
 using LaunchKernel = int (*)(const LaunchConfig* config, const void* function, void** params,
@@ -70,12 +71,13 @@ bool CopyParams(const void* kernel, void* const* params, std::string* out) {
   if (driver.get_param_info == nullptr || params == nullptr) return false;
   size_t offset = 0;
   size_t size = 0;
-  for (size_t i = 0; driver.get_param_info(kernel, i, &offset, &size) == 0; ++i) {
+  for (size_t i = 0;; ++i) {
+    int error = driver.get_param_info(kernel, i, &offset, &size);
+    if (error != 0) return i > 0 && error == kInvalidValue;  // the end
     if (offset + size > LaunchTemplate::kMaxParams) return false;
     out->resize(offset + size);
     std::memcpy(out->data() + offset, params[i], size);
   }
-  return true;
 }
 
 // The config as bytes that can be compared: without stream and pointers.
@@ -174,9 +176,11 @@ bool LaunchTemplate::Launch(char* params, void* stream) const {
   config.attributes = launch_.attributes.data();
   size_t bytes = launch_.params.size();
   void* extra[] = {
-      reinterpret_cast<void*>(1), params,  // CU_LAUNCH_PARAM_BUFFER_POINTER
-      reinterpret_cast<void*>(2), &bytes,  // CU_LAUNCH_PARAM_BUFFER_SIZE
-      nullptr,                             // CU_LAUNCH_PARAM_END
+      reinterpret_cast<void*>(1),
+      params,  // CU_LAUNCH_PARAM_BUFFER_POINTER
+      reinterpret_cast<void*>(2),
+      &bytes,   // CU_LAUNCH_PARAM_BUFFER_SIZE
+      nullptr,  // CU_LAUNCH_PARAM_END
   };
   return TheDriver().launch(&config, launch_.kernel, nullptr, extra) == 0;
 }

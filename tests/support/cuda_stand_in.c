@@ -27,11 +27,36 @@ static _Thread_local int current_device;
 
 typedef struct { uint32_t grid[3], block[3]; size_t smem; void *stream; void *attributes; unsigned count; } Config;
 #ifdef DRIVER
+/* Kernel handles 1 to 3 have these parameters; their functions are 0xF1 to 0xF3. */
+static const size_t kernel_params[][4] = {{0}, {16, 4, 8}, {8, 8}, {12, 8}};
+int cuKernelGetParamInfo(const void *kernel, size_t index, size_t *offset, size_t *size) {
+  intptr_t handle = (intptr_t)kernel;
+  if (setting("param_info_error", 0)) return setting("param_info_error", 0);
+  if (handle > 3) return 1;
+  if (index > 3 || kernel_params[handle][index] == 0) return 1;
+  for (size_t i = 0, next = 0; i <= index; ++i) {
+    *size = kernel_params[handle][i];
+    *offset = *size == 8 ? (next + 7) / 8 * 8 : next;
+    next = *offset + *size;
+  }
+  return 0;
+}
+int cuKernelGetFunction(void **function, const void *kernel) {
+  *function = (void *)((intptr_t)kernel + 0xF0);
+  return setting("function_error", 0);
+}
 int cuLaunchKernelEx(const Config *config, const void *function, void **args, void **extra) {
-  int error = setting("launch_error", setting("driver_launch_error", 0));
+  int error = setting("launch_error", setting("refuse", 0));
   if (error) return error;
-  say("launch grid %u %u %u stream %p through the driver", config->grid[0], config->grid[1],
-      config->grid[2], config->stream);
+  unsigned char params[64] = {0};
+  size_t offset, bytes = 0;
+  const void *kernel = (const void *)((intptr_t)function & 0xF);
+  for (size_t i = 0; cuKernelGetParamInfo(kernel, i, &offset, &bytes) == 0; ++i) {
+    memcpy(params + offset, args ? args[i] : (char *)extra[1] + offset, bytes);
+  }
+  char text[129] = "";
+  for (int i = 0; i < 64; ++i) sprintf(text + 2 * i, "%02x", params[i]);
+  say("driver launch %p grid %u stream %p params %s", function, config->grid[0], config->stream, text);
   return 0;
 }
 static _Thread_local void *stack[8];
