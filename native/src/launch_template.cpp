@@ -153,7 +153,7 @@ std::unique_ptr<const LaunchTemplate> LaunchTemplate::Learn(const std::vector<Pr
     at = word + sizeof(uintptr_t);
   }
   void* function = nullptr;
-  cuda::ContextScope scope(device);
+  cuda::DeviceScope scope(device);
   if (TheDriver().get_function == nullptr || TheDriver().launch == nullptr ||
       TheDriver().get_function(&function, out->launch_.kernel) != 0) {
     return nullptr;

@@ -126,8 +126,8 @@ void Plan::Prepare(int device) const {
   Frame frame(table_);
   frame.device = {kDLCUDA, device};
   frame.attrs[kAttrSmCount] = cuda::SmCount(device);
-  cuda::PrepareFill(device);
-  ffi::StreamScope scope(frame.device, nullptr);
+  cuda::DeviceScope on_device(device);
+  ffi::StreamScope on_stream(frame.device, nullptr);
   std::set<int> done;  // kernels
   for (size_t i = 0; i < table_.dispatch.size(); ++i) {
     const Branch& branch = table_.branches[table_.dispatch[i].branch];

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <random>
 
+#include "cuda.h"
 #include "ffi.h"
 #include "plan.h"
 
@@ -175,6 +177,7 @@ bool Plan::Settle(const Call& call, bool names_device, Frame* frame, Settled* ou
 void Plan::LearnLaunches(const Call& call, Settled* settled) const {
   constexpr int kProbes = 4;
   settled->launches_.clear();
+  settled->stream_.store(nullptr, std::memory_order_relaxed);
   if (!table_.cuda || !table_.scalars.empty()) return;
   for (const Settled::Action& action : settled->actions_) {
     bool is_kernel = action.step->kind == Step::Kind::kKernel;
@@ -225,6 +228,13 @@ void Plan::LearnLaunches(const Call& call, Settled* settled) const {
 }
 
 size_t Plan::Launch(const Settled& settled, const Call& call, void* stream) const {
+  std::optional<cuda::DeviceScope> on_device;
+  if (cuda::IsDefaultStream(stream)) {
+    on_device.emplace(settled.device_.device_id);
+  } else if (settled.stream_.load(std::memory_order_relaxed) != stream) {
+    cuda::RequireStream(stream, settled.device_.device_id);
+    settled.stream_.store(stream, std::memory_order_relaxed);
+  }
   size_t count = settled.launches_.size();
   auto base = [&](size_t i) {
     return i < table_.operands.size() ? AddressOf(call.buffers[i]) : settled.WorkspaceOf(call);
@@ -293,7 +303,8 @@ void Plan::RunActions(const Settled& settled, LaunchBlock* block, void* stream,
 void Plan::Run(const Settled& settled, LaunchBlock* block, void* stream, size_t first) const {
   if (settled.actions_.empty()) return;
   if (!table_.cuda) return RunActions(settled, block, nullptr, first);
-  ffi::StreamScope scope(settled.device_, stream);
+  cuda::DeviceScope on_device(settled.device_.device_id, stream);
+  ffi::StreamScope on_stream(settled.device_, stream);
   RunActions(settled, block, stream, first);
 }
 

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -101,6 +102,7 @@ class Settled {
   std::vector<Number> numbers_;
   std::vector<int64_t> view_axes_;
   std::vector<std::unique_ptr<const LaunchTemplate>> launches_;  // of each action, or none
+  mutable std::atomic<void*> stream_{nullptr};  // of the device: the last that was asked for one
 };
 
 // A few settled calls of a plan, the last ones. Where calls hardly repeat, replacing them gains

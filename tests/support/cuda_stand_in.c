@@ -70,6 +70,12 @@ int cuDevicePrimaryCtxRetain(void **context, int device) {
 }
 int cuCtxPushCurrent_v2(void *context) { stack[depth++] = context; return 0; }
 int cuCtxPopCurrent_v2(void **context) { *context = stack[--depth]; return 0; }
+int cuCtxGetCurrent(void **context) { *context = depth ? stack[depth - 1] : NULL; return 0; }
+int cuCtxGetDevice(int *device) { *device = (int)(intptr_t)stack[depth - 1] - 0xC0; return 0; }
+int cuStreamGetCtx(void *stream, void **context) {
+  *context = (void *)(intptr_t)(0xC0 + setting("stream_device", 0));
+  return setting("stream_error", 0);
+}
 int cuGetErrorString(int code, const char **text) { *text = "stand-in error"; return 0; }
 static int fill(int width, unsigned long long data, unsigned value, size_t count, void *stream) {
   say("fill%d %llx value %x count %zu stream %p context %p", width, data, value, count, stream,
