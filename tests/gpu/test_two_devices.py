@@ -78,7 +78,8 @@ def test_prepare_makes_the_first_call_fit_for_capture_on_either_device(stored, c
         bound = buffers(plan, device)
         with torch.cuda.device(device):
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
+            # The stream that torch would capture on is one of the first device that it was used on.
+            with torch.cuda.graph(graph, stream=torch.cuda.Stream(device)):
                 plan.execute(bound, stream=torch.cuda.current_stream())
             graph.replay()
             torch.cuda.synchronize()
