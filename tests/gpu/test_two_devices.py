@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch_reference import assert_close
+from torch_reference import assert_close, operands
 
+from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.errors import RefusedError
 
 needs_two = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
@@ -17,16 +18,10 @@ pytestmark = [pytest.mark.gpu, needs_two]
 NAME = "bench_128x256x128"
 
 
-def buffers(plan: Any, device: int) -> dict[int, torch.Tensor]:
-    """Random operands on a device, the output poisoned."""
-    torch.manual_seed(device + 1)
-    out = {}
-    for entry in plan.table["operands"]:
-        layout = {"device": f"cuda:{device}", "dtype": torch.bfloat16}
-        tensor = torch.empty_strided(entry["dim"], entry["stride"], **layout)
-        is_output = entry["kind"] == "output"
-        out[entry["uid"]] = tensor.fill_(torch.nan) if is_output else tensor.normal_()
-    return out
+def buffers(graph: Graph, device: int) -> dict[int, Any]:
+    """Random operands on a device, the outputs poisoned."""
+    with torch.cuda.device(device):
+        return operands(graph, {}, seed=device)
 
 
 @pytest.mark.parametrize("current", [0, 1])
@@ -37,7 +32,7 @@ def test_each_call_runs_where_its_operands_are(stored, current, default_stream):
     with torch.cuda.device(current):
         for _ in range(3):  # from the start, then as a call that is known
             for device in (0, 1):
-                bound = buffers(plan, device)
+                bound = buffers(stored.graph(NAME), device)
                 stream = None if default_stream else torch.cuda.Stream(device)
                 torch.cuda.synchronize(device)
                 plan.execute(bound, stream=stream)
@@ -48,7 +43,7 @@ def test_each_call_runs_where_its_operands_are(stored, current, default_stream):
 
 def test_a_stream_of_the_other_device_is_refused(stored):
     plan = stored.plan(NAME)
-    bound = buffers(plan, 1)
+    bound = buffers(stored.graph(NAME), 1)
     own, other = torch.cuda.Stream(1), torch.cuda.Stream(0)
     for _ in range(3):
         with pytest.raises(RefusedError, match="stream: got one of cuda:0, want one of cuda:1"):
@@ -60,8 +55,8 @@ def test_a_stream_of_the_other_device_is_refused(stored):
 
 def test_operands_on_two_devices_are_refused(stored):
     plan = stored.plan(NAME)
-    bound = buffers(plan, 0)
-    bound[max(bound)] = buffers(plan, 1)[max(bound)]
+    bound = buffers(stored.graph(NAME), 0)
+    bound[max(bound)] = buffers(stored.graph(NAME), 1)[max(bound)]
     with pytest.raises(RefusedError, match="got cuda:1, want cuda:0"):
         plan.execute(bound)
 
@@ -75,7 +70,7 @@ def test_prepare_makes_the_first_call_fit_for_capture_on_either_device(stored, c
         for device in (0, 1):
             plan.prepare(device)
     for device in (1, 0):
-        bound = buffers(plan, device)
+        bound = buffers(stored.graph(name), device)
         with torch.cuda.device(device):
             graph = torch.cuda.CUDAGraph()
             # The stream that torch would capture on is one of the first device that it was used on.
@@ -94,7 +89,7 @@ def test_threads_on_both_devices_at_once(stored):
         try:
             stream = torch.cuda.Stream(device)
             for _ in range(200):
-                bound = buffers(plan, device)
+                bound = buffers(stored.graph(NAME), device)
                 torch.cuda.synchronize(device)
                 plan.execute(bound, stream=stream)
                 stream.synchronize()
