@@ -45,6 +45,7 @@ RAW = "raw cuLaunchKernelEx (C++)"
 RUNTIME = "cudaLaunchKernelExC (C++)"
 HOST_FUNCTION = "kernel's host function (C++)"
 DICT = "execute, {uid: torch tensor}"
+ROTATING = "the same, other tensors each time"
 
 Call = Callable[[int], float]  # nanoseconds per call of a burst of so many; negative if it failed
 
@@ -243,6 +244,23 @@ def frontend_calls(plan: Any, buffers: dict[int, torch.Tensor], stream: int) -> 
     }
 
 
+def rotating_calls(plan: Any, buffers: dict[int, torch.Tensor], stream: int) -> Call:
+    """Calls that are alike with other buffers each time, in turns of a dozen sets."""
+    sets = []
+    for _ in range(UNLIKE):
+        copies = {}
+        for uid, buffer in buffers.items():
+            copies[uid] = torch.empty_strided(
+                buffer.shape, buffer.stride(), device="cuda", dtype=buffer.dtype
+            ).copy_(buffer)
+        sets.append(copies)
+    following = itertools.cycle(sets).__next__
+    names = {"execute": plan.execute, "following": following, "stream": stream}
+    calls = Timer("execute(following(), None, stream=stream)", globals=names)
+    alone = Timer("following()", globals=names)
+    return lambda count: (calls.timeit(count) - alone.timeit(count)) / count * 1e9
+
+
 def unlike_calls(plan: Any, buffers: dict[int, torch.Tensor], stream: int) -> Call:
     """Calls of which each differs from the last dozen: every one is checked from the start."""
     first = min(buffers)
@@ -379,6 +397,7 @@ def bench(name: str, store: Path, raw: ctypes.CDLL, folder: str, rounds: int) ->
             HOST_FUNCTION: host_function,
             "tvm-ffi call from Python": function.from_python(list(buffers.values())),
             **plan_calls(plan, buffers, stream),
+            ROTATING: rotating_calls(plan, buffers, stream),
             **frontend_calls(plan, buffers, stream),
         }
         if raw.runtime_launch_ns(launch, stream, 1, through) == 0:
