@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Any, TypeAlias
 
 from cudnn_aot.compiler.graph.record import Record
@@ -233,16 +233,8 @@ def format_extents(extents: Sequence[Extent]) -> str:
 
 def row_major(dim: Sequence[Extent]) -> tuple[Extent, ...]:
     """Strides of a dense row-major tensor; outside an extent of 0 they are 0, as a symbol's are."""
-    step: Extent = 1
-    strides = [step] if dim else []
-    for extent in reversed(dim[1:]):
-        if type(step) is int and type(extent) is int:
-            step *= extent
-        else:
-            step = mul(step, extent)
-        strides.append(step)
-    strides.reverse()
-    return tuple(strides)
+    steps = tuple(accumulate(dim[:0:-1], operator.mul, initial=1))
+    return steps[::-1] if dim else ()
 
 
 def packed(dim: Sequence[Extent], order: Sequence[int]) -> tuple[Extent, ...]:

@@ -12,7 +12,15 @@ from cudnn_aot.compiler.graph.enums import data_type
 from cudnn_aot.compiler.graph.extents import Extent, format_extents, row_major
 from cudnn_aot.compiler.graph.node import Node
 from cudnn_aot.compiler.graph.op import Output
-from cudnn_aot.compiler.graph.tensor import Tensor, fill, forget
+from cudnn_aot.compiler.graph.tensor import (
+    DATA_TYPE,
+    DIM,
+    PASS_BY_VALUE,
+    STRIDE,
+    Tensor,
+    fill,
+    forget,
+)
 from cudnn_aot.errors import InvalidGraphError
 
 if TYPE_CHECKING:
@@ -26,7 +34,8 @@ UNSET = data_type.FLOAT
 def infer_inputs(graph: Graph) -> None:
     """Forget what was inferred before, and complete the graph's inputs."""
     for tensor in graph.tensors.values():
-        forget(tensor)
+        if "_inferred" in tensor.__dict__:
+            forget(tensor)
     for tensor in graph.inputs():
         _infer_data_type(graph, tensor)
         if not tensor.dim:
@@ -46,7 +55,7 @@ def infer_node(graph: Graph, node: Node) -> None:
     view = node.view
     spec, outputs = view.spec, view.outputs
     if not node.compute_data_type_assigned and spec.has_compute_data_type:
-        node._compute = graph.compute_data_type or UNSET
+        view.compute_data_type = graph.compute_data_type or UNSET
     for output in spec.outputs:
         tensor = outputs.get(output.name)
         if tensor is not None:
@@ -61,28 +70,33 @@ def infer_node(graph: Graph, node: Node) -> None:
 
 
 def _infer_output(graph: Graph, node: Node, output: Output, tensor: Tensor) -> None:
-    view, state = node.view, tensor.__dict__
+    view, dim, inferred = node.view, tensor.dim, 0
     try:
         shape = output.shape.rule(view)
     except InvalidGraphError as error:
         raise InvalidGraphError(f"{node}: {error}") from None
-    if not tensor.dim and shape is not None:
-        state["dim"] = shape
-    elif shape is not None and output.shape.is_exact and tensor.dim != shape:
+    if not dim and shape is not None:
+        dim, inferred = shape, DIM
+    elif shape is not None and output.shape.is_exact and dim != shape:
         raise InvalidGraphError(
-            f"{node}: port {output.name}: got dim {format_extents(tensor.dim)}, "
+            f"{node}: port {output.name}: got dim {format_extents(dim)}, "
             f"want {format_extents(shape)}"
         )
-    _infer_data_type(graph, tensor, node, output)
-    if not tensor.dim:
-        if graph.is_discarded(tensor):
-            return
+    dtype, stride = tensor.data_type, tensor.stride
+    if dtype is None:
+        dtype = _settled_data_type(graph, tensor, node, output)
+        inferred |= DATA_TYPE
+    if not dim and not graph.is_discarded(tensor):
         raise InvalidGraphError(
             f"{node}: port {output.name} has no dim: it does not follow from the operands; "
             "give it with out_dims or set_dim"
         )
-    if not tensor.stride:
-        state["stride"] = output.layout.rule(view, tensor.dim)
+    if dim and not stride:
+        stride = output.layout.rule(view, dim)
+        inferred |= STRIDE
+    state = tensor.__dict__
+    state["dim"], state["stride"], state["data_type"] = dim, stride, dtype
+    state["_inferred"] = tensor._inferred | inferred
 
 
 def default_data_type(
@@ -105,16 +119,19 @@ def default_dim(node: Node, output: Output) -> tuple[Extent, ...] | None:
     return output.shape.rule(node.view) if output.shape.is_exact else None
 
 
-def _infer_data_type(
+def _settled_data_type(
     graph: Graph, tensor: Tensor, node: Node | None = None, output: Output | None = None
-) -> None:
+) -> data_type:
+    """The same, which there has to be."""
+    dtype = default_data_type(graph, tensor, node, output)
+    if dtype is None:
+        raise InvalidGraphError(f"{tensor} has no data_type: set it, or the graph's io_data_type")
+    return dtype
+
+
+def _infer_data_type(graph: Graph, tensor: Tensor) -> None:
     if tensor.data_type is None:
-        dtype = default_data_type(graph, tensor, node, output)
-        if dtype is None:
-            raise InvalidGraphError(
-                f"{tensor} has no data_type: set it, or the graph's io_data_type"
-            )
-        tensor.__dict__["data_type"] = dtype
+        fill(tensor, DATA_TYPE, data_type=_settled_data_type(graph, tensor))
     value = tensor.pass_by_value
     if value is None or tensor.data_type is None:
         return
@@ -126,7 +143,7 @@ def _infer_data_type(
                 f"{tensor}: pass_by_value: got {value!r}, "
                 f"want a {tensor.data_type.name}, from {row.least} to {row.largest}"
             )
-        fill(tensor, pass_by_value=nearest, declared_value=value)
+        fill(tensor, PASS_BY_VALUE, pass_by_value=nearest, declared_value=value)
         return
     low, high = row.range
     if value != int(value) or not low <= value <= high:
@@ -134,9 +151,9 @@ def _infer_data_type(
             f"{tensor}: pass_by_value: got {value!r}, "
             f"want a {tensor.data_type.name}, an integer from {low} to {high}"
         )
-    fill(tensor, pass_by_value=int(value), declared_value=value)
+    fill(tensor, PASS_BY_VALUE, pass_by_value=int(value), declared_value=value)
 
 
 def _infer_stride(tensor: Tensor) -> None:
     if not tensor.stride:
-        tensor.__dict__["stride"] = row_major(tensor.dim)
+        fill(tensor, STRIDE, stride=row_major(tensor.dim))

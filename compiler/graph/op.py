@@ -71,11 +71,12 @@ class NodeView:
         inputs: tensor by input port; an optional port that is not wired is absent.
         outputs: tensor by output port.
         attrs: the attributes that differ from their defaults.
+        compute_data_type: type of the arithmetic, or None until inferred.
         symbols: the graph's symbols with their ranges.
         graph: the graph, for rules that look at what produces an operand.
     """
 
-    __slots__ = ("graph", "spec", "name", "inputs", "outputs", "attrs")
+    __slots__ = ("graph", "spec", "name", "inputs", "outputs", "attrs", "compute_data_type")
 
     def __init__(
         self,
@@ -85,6 +86,7 @@ class NodeView:
         inputs: Mapping[str, Tensor],
         outputs: Mapping[str, Tensor],
         attrs: Mapping[str, Any],
+        compute_data_type: data_type | None = None,
     ) -> None:
         self.graph = graph
         self.spec = spec
@@ -92,6 +94,10 @@ class NodeView:
         self.inputs = inputs
         self.outputs = outputs
         self.attrs = attrs
+        self.compute_data_type = compute_data_type
+
+    def __str__(self) -> str:
+        return f"node {self.name!r} ({self.op})"
 
     @property
     def op(self) -> str:

@@ -69,15 +69,17 @@ def check_structure(graph: Graph) -> None:
     produced, read = graph._producers, graph._read
     tensors = graph.tensors.values()
     ragged = {t.ragged_offset for t in tensors if t.ragged_offset is not None}
+    views = [node.view for node in graph.nodes]
     counts = {  # whose values the alignment is about
-        node.inputs[_COUNTS] for node in graph.nodes if _COUNTS in node.inputs
+        view.inputs[_COUNTS] for view in views if _COUNTS in view.inputs
     }
     for tensor in tensors:
         is_produced = tensor in produced
-        if not is_produced and tensor not in read and tensor not in ragged:
-            raise InvalidGraphError(f"{tensor} is not used by any node")
-        if tensor.is_virtual and not is_produced:
-            raise InvalidGraphError(f"{tensor} is virtual, but no node produces it")
+        if not is_produced:
+            if tensor not in read and tensor not in ragged:
+                raise InvalidGraphError(f"{tensor} is not used by any node")
+            if tensor.is_virtual:
+                raise InvalidGraphError(f"{tensor} is virtual, but no node produces it")
         if not _RARE.isdisjoint(tensor.__dict__):
             _check_fields(tensor, produced, is_produced, tensor in counts)
     outputs = graph.outputs()
@@ -86,12 +88,12 @@ def check_structure(graph: Graph) -> None:
     if all(tensor.is_optional for tensor in outputs):
         raise InvalidGraphError("every output is optional: at least one must be required")
     live = set(outputs)
-    for node in reversed(graph.nodes):
-        if live.isdisjoint(node.outputs.values()):
+    for view in reversed(views):
+        if live.isdisjoint(view.outputs.values()):
             raise InvalidGraphError(
-                f"{node} feeds no output: call set_output(True) on its result, or leave it out"
+                f"{view} feeds no output: call set_output(True) on its result, or leave it out"
             )
-        live.update(node.inputs.values())
+        live.update(view.inputs.values())
 
 
 def _check_fields(
@@ -152,7 +154,7 @@ def check_rules(graph: Graph) -> None:
     fine: data_type | None = None  # mostly one for all nodes
     for node in graph.nodes:
         view = node.view
-        compute = node.compute_data_type
+        compute = view.compute_data_type
         if compute is fine:
             pass
         elif compute not in _NO_ARITHMETIC:

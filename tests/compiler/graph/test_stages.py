@@ -212,7 +212,7 @@ def test_nothing_of_a_graph_can_be_deleted():
     key = graph.key()
     holders = (
         (q, ("dim", "uid", "_graph")),
-        (graph.nodes[0], ("_compute", "_view", "name")),
+        (graph.nodes[0], ("compute_data_type", "_view", "name")),
         (graph, ("_nodes", "_stage", "_key")),
         (graph.context, ("io_data_type",)),
     )
