@@ -118,28 +118,24 @@ def _uid(value: Value, known: Collection[int] | None = None) -> int:
 
 
 def _read_tensors(graph: Graph, rows: Value) -> None:
-    ragged: list[tuple[int, Tensor]] = []
-    for place, row in enumerate(rows.each()):
+    ragged: list[tuple[Value, Tensor]] = []
+    row = Value(None, rows)  # this one and the next move along
+    member = Value(None, row)
+    for row.key, row.raw in enumerate(rows.raw_items()):
+        given = {}
         try:
-            tensor = _read_tensor(graph, row)
+            for name, raw in row.raw_fields(_TENSOR_REQUIRED, _TENSOR.keys()).items():
+                member.key, member.raw = name, raw
+                given[name] = _TENSOR[name](member)
+            tensor = graph.declare(given, given.pop("uid"))
         except InvalidGraphError as error:
             row.blame(error)
             raise
         if "ragged_offset" in row.raw:
-            ragged.append((place, tensor))
-    for place, tensor in ragged:
-        offset = rows.at(place).at("ragged_offset")
+            ragged.append((rows.at(row.key).at("ragged_offset"), tensor))
+    for offset, tensor in ragged:
         with offset.locate():
             tensor.ragged_offset = graph.tensors[_uid(offset, graph.tensors)]
-
-
-def _read_tensor(graph: Graph, row: Value) -> Tensor:
-    given = {}
-    member = Value(None, row)  # one for all fields: it moves along
-    for name, raw in row.raw_fields(_TENSOR_REQUIRED, _TENSOR.keys()).items():
-        member.key, member.raw = name, raw
-        given[name] = _TENSOR[name](member)
-    return graph.declare(given, given.pop("uid"))
 
 
 def _checked(field: str, read: Callable[[Value], Any]) -> Callable[[Value], Any]:
@@ -165,7 +161,7 @@ _TENSOR: dict[str, Callable[[Value], Any]] = {
     "reordering_type": lambda value: value.member(tensor_reordering),
     "alignment_value": _checked("alignment_value", Value.integer),
 }
-_TENSOR_REQUIRED = frozenset(("uid",))
+_TENSOR_REQUIRED = dict.fromkeys(("uid",)).keys()
 TENSOR_FIELDS = tuple(name for name in _TENSOR if name not in _TENSOR_REQUIRED)
 
 
@@ -314,9 +310,9 @@ def _defaults(
         return f"{producer.name}::{port}", None, row_major(tensor.dim), dtype
     return (
         f"{producer.name}::{output.suffix or port}",
-        default_dim(producer, output),
+        default_dim(producer.view, output),
         output.layout.rule(producer.view, tensor.dim) if tensor.dim else (),
-        default_data_type(graph, tensor, producer, output),
+        default_data_type(graph, tensor, producer.view, output),
     )
 
 

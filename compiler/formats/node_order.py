@@ -55,11 +55,9 @@ def in_order(nodes: Sequence[Wired], rows: Value) -> Sequence[int]:
 
 def _is_ordered(nodes: Sequence[Wired]) -> bool:
     """Whether every node comes after those it reads from."""
-    to_come: set[Hashable] = set()
+    read: set[Hashable] = set()
     for node in nodes:
-        to_come.update(node.outputs.values())
-    for node in nodes:
-        if not to_come.isdisjoint(node.inputs.values()):
+        read.update(node.inputs.values())
+        if not read.isdisjoint(node.outputs.values()):
             return False
-        to_come.difference_update(node.outputs.values())
     return True

@@ -190,12 +190,12 @@ class Graph(metaclass=Builders):
         Pass-by-value tensors and ragged offsets are among them.
         """
         made = self._producers
-        return tuple([t for t in self.tensors.values() if not t.is_virtual and t not in made])
+        return tuple([t for t in self.tensors.values() if t not in made and not t.is_virtual])
 
     def outputs(self) -> tuple[Tensor, ...]:
         """Non-virtual results, by ascending uid."""
         made = self._producers
-        return tuple([t for t in self.tensors.values() if not t.is_virtual and t in made])
+        return tuple([t for t in self.tensors.values() if t in made and not t.is_virtual])
 
     def is_discarded(self, tensor: Tensor) -> bool:
         """Whether `tensor` is a result that nobody asked for: virtual, and read by no node."""
@@ -409,12 +409,13 @@ class Graph(metaclass=Builders):
             attrs or {},
             compute_data_type,
         )
-        return self.add_view(view, is_made=outputs is None)
+        return self.add_view(view, is_made=outputs is None, is_own=False)
 
-    def add_view(self, view: NodeView, is_made: bool = False) -> Node:
-        """Add the node that `view` becomes, whose fields are what a caller gives for the node.
+    def add_view(self, view: NodeView, is_made: bool = False, is_own: bool = True) -> Node:
+        """Add the node that `view` becomes, whose fields are what `add_node` takes.
 
-        Its dictionaries become the node's own. With `is_made`, its outputs are made.
+        Its dictionaries become the node's own. With `is_made` its outputs are made; with `is_own`
+        every port has a tensor of this graph, as in files.
         """
         if self._stage is not _OPEN:
             self._check_open("add a node")
@@ -422,16 +423,18 @@ class Graph(metaclass=Builders):
         if view.name:
             view.name = as_name(view.name)
         else:
-            count = self._node_count.get(spec.name, 0)
-            self._node_count[spec.name] = count + 1
-            view.name = f"{spec.name}.{count}"
+            op, counts = spec.name, self._node_count
+            count = counts.get(op, 0)
+            counts[op] = count + 1
+            view.name = f"{op}.{count}"
         try:
-            wire(view, is_made)
+            wire(view, is_made, is_own)
         except InvalidGraphError as error:
             raise InvalidGraphError(f"{view}: {error}") from None
         if view.compute_data_type is not None:
-            compute = view.compute_data_type if spec.has_compute_data_type else None
-            view.compute_data_type = as_data_type(compute)
+            dtype = as_data_type(view.compute_data_type) if spec.has_compute_data_type else None
+            view.compute_data_type = dtype
+            view.compute_data_type_assigned = dtype is not None
         node = Node(view)
         self._nodes.append(node)
         for tensor in view.outputs.values():
@@ -463,10 +466,12 @@ class Graph(metaclass=Builders):
         if self._stage >= Stage.VALID:
             return
         check_structure(self)
-        infer_inputs(self)
-        check_layouts(self, self.inputs())
+        made = self._producers
+        inputs = [tensor for tensor in self.tensors.values() if tensor not in made]
+        infer_inputs(self, inputs)
+        check_layouts(self, inputs)
         infer_nodes(self)
-        check_layouts(self, [t for t in self.tensors.values() if t in self._producers])
+        check_layouts(self, [tensor for tensor in self.tensors.values() if tensor in made])
         check_symbols(self)
         check_rules(self)
         self._canonical = self

@@ -33,11 +33,10 @@ class Node:
         view: the node as rules read it.
     """
 
-    __slots__ = ("_view", "compute_data_type_assigned")
+    __slots__ = ("_view",)
 
     def __init__(self, view: NodeView) -> None:
         self._view = view
-        self.compute_data_type_assigned = view.compute_data_type is not None
 
     @property
     def name(self) -> str:
@@ -63,8 +62,12 @@ class Node:
     @compute_data_type.setter
     def compute_data_type(self, value: Any) -> None:
         self._view.graph._check_open(f"set compute_data_type of {self}")
-        self._view.compute_data_type = as_data_type(value)
-        self.compute_data_type_assigned = self._view.compute_data_type is not None
+        self._view.compute_data_type = dtype = as_data_type(value)
+        self._view.compute_data_type_assigned = dtype is not None
+
+    @property
+    def compute_data_type_assigned(self) -> bool:
+        return self._view.compute_data_type_assigned
 
     @property
     def inputs(self) -> Mapping[str, Tensor]:

@@ -72,11 +72,21 @@ class NodeView:
         outputs: tensor by output port.
         attrs: the attributes that differ from their defaults.
         compute_data_type: type of the arithmetic, or None until inferred.
+        compute_data_type_assigned: whether the caller set it.
         symbols: the graph's symbols with their ranges.
         graph: the graph, for rules that look at what produces an operand.
     """
 
-    __slots__ = ("graph", "spec", "name", "inputs", "outputs", "attrs", "compute_data_type")
+    __slots__ = (
+        "graph",
+        "spec",
+        "name",
+        "inputs",
+        "outputs",
+        "attrs",
+        "compute_data_type",
+        "compute_data_type_assigned",
+    )
 
     def __init__(
         self,
@@ -95,6 +105,7 @@ class NodeView:
         self.outputs = outputs
         self.attrs = attrs
         self.compute_data_type = compute_data_type
+        self.compute_data_type_assigned = compute_data_type is not None
 
     def __str__(self) -> str:
         return f"node {self.name!r} ({self.op})"
@@ -323,6 +334,19 @@ class Op(Record):
     def single_inputs(self) -> frozenset[str]:
         """Names of the input ports that are no lists."""
         return frozenset(port.name for port in self.input_ports if not port.is_list)
+
+    @cached_property
+    def usual_inputs(self) -> frozenset[tuple[str, ...]]:
+        """The input ports of a node in order, for every choice of those that may be left open.
+
+        Empty for a row with a list, or with many such ports.
+        """
+        ways: list[tuple[str, ...]] = [()]
+        for port in self.input_ports:
+            if port.is_list or len(ways) > 16:
+                return frozenset()
+            ways = [*(ways if port.optional else ()), *((*way, port.name) for way in ways)]
+        return frozenset(ways)
 
     @cached_property
     def declared(self) -> tuple[str, ...]:

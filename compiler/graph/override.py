@@ -216,7 +216,7 @@ class _Form:
                 return False
             for port, tensor in twin.outputs.items():
                 self._open(node, twin, port, tensor)
-            infer_node(self.copy, twin)
+            infer_node(twin.view)
             for port, tensor in twin.outputs.items():
                 _lay_out(tensor, node.outputs[port])
         return True

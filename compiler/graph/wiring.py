@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from cudnn_aot.compiler.graph.op import NodeView, Op
 from cudnn_aot.compiler.graph.tensor import Tensor
 from cudnn_aot.errors import InvalidGraphError
 
-if TYPE_CHECKING:
-    from cudnn_aot.compiler.graph.graph import Graph
 
+def wire(view: NodeView, is_made: bool, is_own: bool) -> None:
+    """Check what is given to a new node, and put it in order; with `is_made` make its outputs.
 
-def wire(view: NodeView, is_made: bool) -> None:
-    """Check what is given to a new node, and put it in order; with `is_made` make its outputs."""
+    With `is_own` every port has a tensor of the graph.
+    """
     graph, spec, name = view.graph, view.spec, view.name
     if view.attrs or spec.required_attrs:
         view.attrs = spec.given_attrs(view.attrs)
-    view.inputs = _inputs(view)
-    given, view.outputs = view.outputs, {}
-    written = _results(view, given, is_made)
+    inputs, written = view.inputs, view.outputs
+    if not (is_own and (*inputs,) in spec.usual_inputs):
+        view.inputs = inputs = _inputs(view)
+    view.outputs = {}
+    ports = spec.existing(view)
+    if not (is_own and (*written,) == ports):
+        written = _results(view, ports, written, is_made)
     if len(written) > 1 and len(set(written.values())) < len(written):
         raise InvalidGraphError("one tensor is on two of the ports that the node writes")
     producers, read = graph._producers, graph._read
     for port, tensor in written.items():
         if tensor in producers:
             raise InvalidGraphError(f"port {port}: {tensor} is already produced")
-        if tensor in read or tensor in view.inputs.values():
+        if tensor in read or tensor in inputs.values():
             raise InvalidGraphError(f"port {port}: {tensor} is already read")
         if not tensor.name:
             tensor.__dict__["name"] = f"{name}::{spec.suffix(port)}"
@@ -38,8 +41,6 @@ def wire(view: NodeView, is_made: bool) -> None:
 def _inputs(view: NodeView) -> Mapping[str, Tensor]:
     """The operands by port in the order of the row; refuses what the row does not take."""
     graph, spec, name, given = view.graph, view.spec, view.name, view.inputs
-    if _are_in_order(spec, (*given,)) and _are_own(graph, given.values()):  # mostly
-        return given
     singles = spec.single_inputs
     for port in given:
         if port not in singles:
@@ -59,21 +60,6 @@ def _inputs(view: NodeView) -> Mapping[str, Tensor]:
     return wired
 
 
-@lru_cache(maxsize=1024)
-def _are_in_order(spec: Op, names: tuple[str, ...]) -> bool:
-    """Whether `names` are ports of the row, all that it needs, in its order, and no lists."""
-    rows = [row for row in spec.input_ports if row.name in names or not row.optional]
-    return names == tuple(row.name for row in rows) and not any(row.is_list for row in rows)
-
-
-def _are_own(graph: Graph, tensors: Iterable[Any]) -> bool:
-    """Whether all are tensors of the graph; if not, `_operand` says what becomes of one."""
-    for tensor in tensors:
-        if type(tensor) is not Tensor or tensor._graph is not graph:
-            return False
-    return True
-
-
 def _items(
     spec: Op, port: str, is_optional: bool, given: Mapping[str, Any], attrs: Mapping[str, Any]
 ) -> list[str]:
@@ -86,12 +72,11 @@ def _items(
     return [name for name in names if name in given]
 
 
-def _results(view: NodeView, given: Mapping[str, Any], is_made: bool) -> Mapping[str, Tensor]:
-    """The tensors that the node writes, by port; with `is_made`, its outputs are new."""
+def _results(
+    view: NodeView, ports: tuple[str, ...], given: Mapping[str, Any], is_made: bool
+) -> Mapping[str, Tensor]:
+    """The tensors that the node writes, by port; with `is_made`, its outputs `ports` are new."""
     graph, spec, name = view.graph, view.spec, view.name
-    ports = spec.existing(view)
-    if (*given,) == ports and not is_made and _are_own(graph, given.values()):  # mostly, in files
-        return given
     for port in given:
         if port not in spec.declared and (is_made or port not in ports):
             known = ", ".join((*ports, *spec.declared))
