@@ -16,7 +16,6 @@ from cudnn_aot.compiler.graph import attr as types
 from cudnn_aot.compiler.graph.attr import Attr, AttrType, plain
 from cudnn_aot.compiler.graph.op import Op
 
-_NONE: frozenset[str] = frozenset()
 INTEGER = {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}
 
 
@@ -75,7 +74,7 @@ def read_attributes(spec: Op, value: Value) -> dict[str, Any]:
     """The attributes of a node by name, each checked against its row."""
     rows, read = spec.attr_rows, {}
     member = Value(None, value)  # one for all: it moves along
-    for name, raw in value.raw_fields(_NONE, rows.keys()).items():
+    for name, raw in value.raw_fields((), rows).items():
         member.key, member.raw = name, raw
         read[name] = read_attribute(rows[name], member)
     return read

@@ -27,7 +27,7 @@ from cudnn_aot.compiler.graph.extents import (
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.graph.infer import default_data_type, default_dim
 from cudnn_aot.compiler.graph.node import Node
-from cudnn_aot.compiler.graph.op import NodeView
+from cudnn_aot.compiler.graph.op import NOTHING, NodeView
 from cudnn_aot.compiler.graph.ops.table import OPS, closest
 from cudnn_aot.compiler.graph.tensor import NORMAL_FORMS, Tensor
 from cudnn_aot.errors import InvalidGraphError
@@ -38,11 +38,10 @@ MARKER = "cudnn_aot_graph"
 CONTEXT = ("io_data_type", "intermediate_data_type", "compute_data_type")
 SYMBOL_FIELDS = ("min", "max", "hint", "multiple_of")
 NODE_FIELDS = ("name", "attrs", "compute_data_type")
-_NODE_REQUIRED = dict.fromkeys(("op", "inputs", "outputs")).keys()  # a set, in order
-_NODE = dict.fromkeys((*_NODE_REQUIRED, *NODE_FIELDS)).keys()
+_NODE_REQUIRED = ("op", "inputs", "outputs")
+_NODE = dict.fromkeys((*_NODE_REQUIRED, *NODE_FIELDS))  # quick to look into, and in order
 _SCHEMA = "$schema"  # what editors find the schema by; no part of the graph
 _UNSET = ("NOT_SET",)
-_INTEGERS = {int}
 
 
 def loads(text: str | bytes, name: str = "", into: Graph | None = None) -> Graph:
@@ -89,8 +88,11 @@ def _read_symbols(value: Value) -> dict[str, dict[str, int]]:
 
 def _read_extents(value: Value) -> tuple[Extent, ...]:
     raw = value.raw
-    if type(raw) is list and 0 < len(raw) <= MAX_RANK and {*map(type, raw)} == _INTEGERS:
-        if min(raw) >= 0 and max(raw) <= INT64_MAX:  # mostly
+    if type(raw) is list and 0 < len(raw) <= MAX_RANK:  # mostly, and mostly of numbers
+        for extent in raw:
+            if type(extent) is not int or not 0 <= extent <= INT64_MAX:
+                break
+        else:
             return tuple(raw)
     items = value.items()
     if not raw:
@@ -124,7 +126,7 @@ def _read_tensors(graph: Graph, rows: Value) -> None:
     for row.key, row.raw in enumerate(rows.raw_items()):
         given = {}
         try:
-            for name, raw in row.raw_fields(_TENSOR_REQUIRED, _TENSOR.keys()).items():
+            for name, raw in row.raw_fields(_TENSOR_REQUIRED, _TENSOR).items():
                 member.key, member.raw = name, raw
                 given[name] = _TENSOR[name](member)
             tensor = graph.declare(given, given.pop("uid"))
@@ -161,7 +163,7 @@ _TENSOR: dict[str, Callable[[Value], Any]] = {
     "reordering_type": lambda value: value.member(tensor_reordering),
     "alignment_value": _checked("alignment_value", Value.integer),
 }
-_TENSOR_REQUIRED = dict.fromkeys(("uid",)).keys()
+_TENSOR_REQUIRED = ("uid",)
 TENSOR_FIELDS = tuple(name for name in _TENSOR if name not in _TENSOR_REQUIRED)
 
 
@@ -193,7 +195,7 @@ def _read_node(graph: Graph, row: Value, tensors: dict[int, Tensor]) -> NodeView
     if spec is None:
         op = row.at("op").text()
         row.at("op").fail(f"unknown op {op!r} ({closest(op)})")
-    name, attrs, compute = "", {}, None
+    name, attrs, compute = "", NOTHING, None
     if len(fields) > len(_NODE_REQUIRED):
         if "name" in fields:
             name = row.at("name").text()

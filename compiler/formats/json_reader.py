@@ -12,7 +12,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Set
+from collections.abc import Collection, Iterator
 from types import TracebackType
 from typing import Any, NoReturn, TypeVar
 
@@ -190,10 +190,10 @@ class Value:
     def fields(self, required: Collection[str], optional: Collection[str] = ()) -> dict[str, Value]:
         """The members of an object that has every required field and no unknown one."""
         known = dict.fromkeys((*required, *optional))
-        raw = self.raw_fields(dict.fromkeys(required).keys(), known.keys())
+        raw = self.raw_fields(required, known)
         return {name: Value(item, self, name) for name, item in raw.items()}
 
-    def raw_fields(self, required: Set[str], known: Set[str]) -> dict[str, Any]:
+    def raw_fields(self, required: Collection[str], known: Collection[str]) -> dict[str, Any]:
         """The same without a `Value` for each, which `at` makes of those that need one.
 
         `known` are all fields, the required ones first.
@@ -201,12 +201,12 @@ class Value:
         members = self.raw
         if type(members) is not dict or len(members) > MAX_ITEMS:
             members = self._members()  # refuses it
-        if not required <= members.keys() <= known:
-            for name in members:
-                if name not in known:
-                    self.at(name).fail(f"unknown field (known: {', '.join(known)})")
-            missing = next(name for name in required if name not in members)
-            self.fail(f"field {missing!r} is missing")
+        for name in members:
+            if name not in known:
+                self.at(name).fail(f"unknown field (known: {', '.join(known)})")
+        for name in required:
+            if name not in members:
+                self.fail(f"field {name!r} is missing")
         return members
 
     def items(self) -> Iterator[Value]:

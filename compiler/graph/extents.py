@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate, islice
+from itertools import islice
 from typing import Any, TypeAlias
 
 from cudnn_aot.compiler.graph.record import Record
@@ -163,9 +163,10 @@ def as_extents(values: Any) -> tuple[Extent, ...]:
             raise InvalidGraphError(f"bad extents: got {values!r}, want a list of extents")
         values = list(islice(values, MAX_RANK + 1))
     check_rank(len(values))
-    if all([type(value) is int and 0 <= value <= INT64_MAX for value in values]):
-        return tuple(values)
-    return tuple(as_extent(value) for value in values)
+    for value in values:
+        if type(value) is not int or not 0 <= value <= INT64_MAX:
+            return tuple(as_extent(value) for value in values)
+    return tuple(values)  # mostly
 
 
 def check_rank(rank: int) -> None:
@@ -233,8 +234,12 @@ def format_extents(extents: Sequence[Extent]) -> str:
 
 def row_major(dim: Sequence[Extent]) -> tuple[Extent, ...]:
     """Strides of a dense row-major tensor; outside an extent of 0 they are 0, as a symbol's are."""
-    steps = tuple(accumulate(dim[:0:-1], operator.mul, initial=1))
-    return steps[::-1] if dim else ()
+    step: Extent = 1
+    strides: tuple[Extent, ...] = (1,) if dim else ()
+    for extent in dim[:0:-1]:
+        step = step * extent
+        strides = (step, *strides)
+    return strides
 
 
 def packed(dim: Sequence[Extent], order: Sequence[int]) -> tuple[Extent, ...]:

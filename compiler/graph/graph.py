@@ -20,7 +20,7 @@ from cudnn_aot.compiler.graph.enums import data_type, scalar_type
 from cudnn_aot.compiler.graph.extents import Symbol, is_symbol_name, row_major
 from cudnn_aot.compiler.graph.infer import infer_inputs, infer_nodes
 from cudnn_aot.compiler.graph.node import Node
-from cudnn_aot.compiler.graph.op import NodeView, Op
+from cudnn_aot.compiler.graph.op import NOTHING, NodeView, Op
 from cudnn_aot.compiler.graph.ops.table import op_row
 from cudnn_aot.compiler.graph.tensor import DATA_TYPE, NORMAL_FORMS, STRIDE, Tensor, as_uid, fill
 from cudnn_aot.compiler.graph.text import as_name
@@ -406,7 +406,7 @@ class Graph(metaclass=Builders):
             name,
             dict(inputs),
             dict(outputs or results or {}),
-            attrs or {},
+            attrs or NOTHING,
             compute_data_type,
         )
         return self.add_view(view, is_made=outputs is None, is_own=False)

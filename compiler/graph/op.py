@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cudnn_aot.compiler.graph.attr import Attr
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from cudnn_aot.compiler.graph.tensor import Tensor
 
 Dim: TypeAlias = tuple[Extent, ...]
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class ShapeError(InvalidGraphError):

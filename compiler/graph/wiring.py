@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cudnn_aot.compiler.graph.op import NodeView, Op
+from cudnn_aot.compiler.graph.op import NOTHING, NodeView, Op
 from cudnn_aot.compiler.graph.tensor import Tensor
 from cudnn_aot.errors import InvalidGraphError
 
@@ -21,7 +21,7 @@ def wire(view: NodeView, is_made: bool, is_own: bool) -> None:
     inputs, written = view.inputs, view.outputs
     if not (is_own and (*inputs,) in spec.usual_inputs):
         view.inputs = inputs = _inputs(view)
-    view.outputs = {}
+    view.outputs = NOTHING
     ports = spec.existing(view)
     if not (is_own and (*written,) == ports):
         written = _results(view, ports, written, is_made)
