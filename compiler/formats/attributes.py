@@ -72,10 +72,12 @@ def is_writable(row: Attr) -> bool:
 
 def read_attributes(spec: Op, value: Value) -> dict[str, Any]:
     """The attributes of a node by name, each checked against its row."""
-    rows = spec.attr_rows
-    return {
-        name: read_attribute(rows[name], member) for name, member in value.fields((), rows).items()
-    }
+    rows, read = spec.attr_rows, {}
+    member = Value(None, value)  # one for all: it moves along
+    for name, raw in value.raw_fields((), rows).items():
+        member.key, member.raw = name, raw
+        read[name] = read_attribute(rows[name], member)
+    return read
 
 
 def read_attribute(row: Attr, value: Value) -> Any:

@@ -7,7 +7,7 @@ default, so a graph has one shortest text; reading that text gives a graph of th
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import Any
 
 from cudnn_aot.compiler.formats.attributes import read_attributes
@@ -27,6 +27,7 @@ from cudnn_aot.compiler.graph.extents import (
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.graph.infer import default_data_type, default_dim
 from cudnn_aot.compiler.graph.node import Node
+from cudnn_aot.compiler.graph.op import NOTHING, NodeView
 from cudnn_aot.compiler.graph.ops.table import OPS, closest
 from cudnn_aot.compiler.graph.tensor import NORMAL_FORMS, Tensor
 from cudnn_aot.errors import InvalidGraphError
@@ -71,25 +72,8 @@ def read(root: Value, name: str = "", into: Graph | None = None) -> Graph:
             **context,
             symbols=_read_symbols(top["symbols"]) if "symbols" in top else None,
         )
-    ragged: list[tuple[Tensor, Value]] = []
-    for value in top["tensors"].items():
-        try:
-            _read_tensor(graph, value, ragged)
-        except InvalidGraphError as error:
-            value.blame(error)
-            raise
-    for tensor, offset in ragged:
-        with offset.locate():
-            tensor.ragged_offset = graph.tensors[_uid(offset, graph.tensors)]
-    produced: dict[Tensor, Value] = {}
-    tensors = graph.tensors
-    pending = [_NodeRecord(value, tensors, produced) for value in top["nodes"].items()]
-    for record in in_order(pending):
-        try:
-            record.build(graph)
-        except InvalidGraphError as error:
-            record.value.blame(error)
-            raise
+    _read_tensors(graph, top["tensors"])
+    _read_nodes(graph, top["nodes"])
     graph.validate()
     return graph
 
@@ -105,7 +89,10 @@ def _read_symbols(value: Value) -> dict[str, dict[str, int]]:
 def _read_extents(value: Value) -> tuple[Extent, ...]:
     raw = value.raw
     if type(raw) is list and 0 < len(raw) <= MAX_RANK:  # mostly, and mostly of numbers
-        if all([type(extent) is int and 0 <= extent <= INT64_MAX for extent in raw]):
+        for extent in raw:
+            if type(extent) is not int or not 0 <= extent <= INT64_MAX:
+                break
+        else:
             return tuple(raw)
     items = value.items()
     if not raw:
@@ -132,16 +119,25 @@ def _uid(value: Value, known: Collection[int] | None = None) -> int:
     return uid
 
 
-def _read_tensor(graph: Graph, value: Value, ragged: list[tuple[Tensor, Value]]) -> None:
-    given = {}
-    member = Value(None, value)  # one for all fields: it moves along
-    for name, raw in value.raw_fields(("uid",), _TENSOR).items():
-        member.key, member.raw = name, raw
-        given[name] = _TENSOR[name](member)
-    is_ragged = given.pop("ragged_offset", False)
-    tensor = graph.declare(given, given.pop("uid"))
-    if is_ragged:
-        ragged.append((tensor, value.at("ragged_offset")))
+def _read_tensors(graph: Graph, rows: Value) -> None:
+    ragged: list[tuple[Value, Tensor]] = []
+    row = Value(None, rows)  # this one and the next move along
+    member = Value(None, row)
+    for row.key, row.raw in enumerate(rows.raw_items()):
+        given = {}
+        try:
+            for name, raw in row.raw_fields(_TENSOR_REQUIRED, _TENSOR).items():
+                member.key, member.raw = name, raw
+                given[name] = _TENSOR[name](member)
+            tensor = graph.declare(given, given.pop("uid"))
+        except InvalidGraphError as error:
+            row.blame(error)
+            raise
+        if "ragged_offset" in row.raw:
+            ragged.append((rows.at(row.key).at("ragged_offset"), tensor))
+    for offset, tensor in ragged:
+        with offset.locate():
+            tensor.ragged_offset = graph.tensors[_uid(offset, graph.tensors)]
 
 
 def _checked(field: str, read: Callable[[Value], Any]) -> Callable[[Value], Any]:
@@ -162,69 +158,69 @@ _TENSOR: dict[str, Callable[[Value], Any]] = {
     "is_pass_by_value": Value.boolean,
     "pass_by_value": _checked("pass_by_value", Value.number),
     "scalar_type": lambda value: value.member(scalar_type),
-    "ragged_offset": lambda value: True,  # read once every tensor is there
+    "ragged_offset": lambda value: None,  # read once every tensor is there
     "ragged_offset_multiplier": _checked("ragged_offset_multiplier", Value.integer),
     "reordering_type": lambda value: value.member(tensor_reordering),
     "alignment_value": _checked("alignment_value", Value.integer),
 }
-TENSOR_FIELDS = tuple(name for name in _TENSOR if name != "uid")
+_TENSOR_REQUIRED = ("uid",)
+TENSOR_FIELDS = tuple(name for name in _TENSOR if name not in _TENSOR_REQUIRED)
 
 
-class _NodeRecord:
-    """A node of the file whose ports are checked, not yet added to the graph."""
-
-    __slots__ = ("value", "spec", "name", "compute", "attrs", "inputs", "outputs")
-
-    def __init__(
-        self, value: Value, tensors: Mapping[int, Tensor], produced: dict[Tensor, Value]
-    ) -> None:
-        fields = value.raw_fields(_NODE_REQUIRED, _NODE)
-        self.value = value
-        op = fields["op"]
-        spec = OPS.get(op) if type(op) is str else None
-        if spec is None:
-            op = value.at("op").text()
-            value.at("op").fail(f"unknown op {op!r} ({closest(op)})")
-        self.spec = spec
-        self.name = value.at("name").text() if "name" in fields else ""
-        self.compute = (
-            value.at("compute_data_type").member(data_type, _UNSET)
-            if "compute_data_type" in fields
-            else None
-        )
-        self.attrs = read_attributes(spec, value.at("attrs")) if "attrs" in fields else {}
-        self.inputs = self._ports("inputs", tensors)
-        self.outputs = self._ports("outputs", tensors)
-        for port, tensor in self.outputs.items():
+def _read_nodes(graph: Graph, rows: Value) -> None:
+    tensors = dict(graph.tensors)
+    produced: dict[Tensor, int] = {}
+    nodes = []
+    for place, row in enumerate(rows.each()):
+        node = _read_node(graph, row, tensors)
+        for port, tensor in node.outputs.items():
             if tensor in produced:
-                first = produced[tensor].path
-                value.at("outputs").at(port).fail(
-                    f"uid {tensor.uid} is already produced at {first}"
-                )
-            produced[tensor] = value
+                first = rows.at(produced[tensor]).path
+                row.at("outputs").at(port).fail(f"uid {tensor.uid} is already produced at {first}")
+            produced[tensor] = place
+        nodes.append(node)
+    for place in in_order(nodes, rows):
+        try:
+            graph.add_view(nodes[place])
+        except InvalidGraphError as error:
+            rows.at(place).blame(error)
+            raise
 
-    def _ports(self, field: str, tensors: Mapping[int, Tensor]) -> dict[str, Tensor]:
-        """The tensors of the file on the ports of `field`."""
-        raw = self.value.raw[field]
-        if type(raw) is dict:
-            found = {}
-            for port, uid in raw.items():
-                if type(uid) is int and uid in tensors:
-                    found[port] = tensors[uid]
-            if len(found) == len(raw):
-                return found
-        members = self.value.at(field).object()
-        return {port: tensors[_uid(member, tensors)] for port, member in members.items()}
 
-    def build(self, graph: Graph) -> None:
-        graph.add_node(
-            self.spec,
-            self.inputs,
-            self.attrs,
-            outputs=self.outputs,
-            compute_data_type=self.compute,
-            name=self.name,
-        )
+def _read_node(graph: Graph, row: Value, tensors: dict[int, Tensor]) -> NodeView:
+    """A node of the file, not yet added to the graph."""
+    fields = row.raw_fields(_NODE_REQUIRED, _NODE)
+    op = fields["op"]
+    spec = OPS.get(op) if type(op) is str else None
+    if spec is None:
+        op = row.at("op").text()
+        row.at("op").fail(f"unknown op {op!r} ({closest(op)})")
+    name, attrs, compute = "", NOTHING, None
+    if len(fields) > len(_NODE_REQUIRED):
+        if "name" in fields:
+            name = row.at("name").text()
+        if "compute_data_type" in fields:
+            compute = row.at("compute_data_type").member(data_type, _UNSET)
+        if "attrs" in fields:
+            attrs = read_attributes(spec, row.at("attrs"))
+    inputs = _read_ports(row, "inputs", tensors)
+    outputs = _read_ports(row, "outputs", tensors)
+    return NodeView(graph, spec, name, inputs, outputs, attrs, compute)
+
+
+def _read_ports(node: Value, field: str, tensors: dict[int, Tensor]) -> dict[str, Tensor]:
+    """The tensors of the file on the ports of `field`."""
+    raw = node.raw[field]
+    if type(raw) is dict:
+        found = {}
+        for port, uid in raw.items():
+            if type(uid) is not int or uid not in tensors:
+                break
+            found[port] = tensors[uid]
+        else:
+            return found
+    members = node.at(field).object()  # refuses what is not on the way above
+    return {port: tensors[_uid(member, tensors)] for port, member in members.items()}
 
 
 def dumps(graph: Graph) -> str:
@@ -316,9 +312,9 @@ def _defaults(
         return f"{producer.name}::{port}", None, row_major(tensor.dim), dtype
     return (
         f"{producer.name}::{output.suffix or port}",
-        default_dim(producer, output),
+        default_dim(producer.view, output),
         output.layout.rule(producer.view, tensor.dim) if tensor.dim else (),
-        default_data_type(graph, tensor, producer, output),
+        default_data_type(graph, tensor, producer.view, output),
     )
 
 

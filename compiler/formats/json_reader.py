@@ -189,20 +189,21 @@ class Value:
 
     def fields(self, required: Collection[str], optional: Collection[str] = ()) -> dict[str, Value]:
         """The members of an object that has every required field and no unknown one."""
-        raw = self.raw_fields(required, optional)
+        known = dict.fromkeys((*required, *optional))
+        raw = self.raw_fields(required, known)
         return {name: Value(item, self, name) for name, item in raw.items()}
 
-    def raw_fields(
-        self, required: Collection[str], optional: Collection[str] = ()
-    ) -> dict[str, Any]:
-        """The same without a `Value` for each, which `at` makes of those that need one."""
+    def raw_fields(self, required: Collection[str], known: Collection[str]) -> dict[str, Any]:
+        """The same without a `Value` for each, which `at` makes of those that need one.
+
+        `known` are all fields, the required ones first.
+        """
         members = self.raw
         if type(members) is not dict or len(members) > MAX_ITEMS:
             members = self._members()  # refuses it
         for name in members:
-            if name not in optional and name not in required:
-                known = ", ".join(dict.fromkeys((*required, *optional)))
-                self.at(name).fail(f"unknown field (known: {known})")
+            if name not in known:
+                self.at(name).fail(f"unknown field (known: {', '.join(known)})")
         for name in required:
             if name not in members:
                 self.fail(f"field {name!r} is missing")
@@ -210,11 +211,20 @@ class Value:
 
     def items(self) -> Iterator[Value]:
         """The items of a list."""
+        return (Value(item, self, index) for index, item in enumerate(self.raw_items()))
+
+    def each(self) -> Iterator[Value]:
+        """The same as one `Value` that moves along the list: for many, none of which is kept."""
+        item = Value(None, self)
+        for item.key, item.raw in enumerate(self.raw_items()):
+            yield item
+
+    def raw_items(self) -> list[Any]:
         if not isinstance(self.raw, list):
             self.want("a list")
         if len(self.raw) > MAX_ITEMS:
             self.fail(f"got {len(self.raw)} items, want at most {MAX_ITEMS}")
-        return (Value(item, self, index) for index, item in enumerate(self.raw))
+        return self.raw
 
     def integer(self) -> int:
         """An integer of at most 64 bits."""

@@ -65,8 +65,8 @@ def read(root: Value, name: str = "") -> Graph:
     tensors = _read_tensors(graph, top["tensors"], nodes)
     for node in nodes:
         node.wire(tensors)
-    for node in in_order(nodes):
-        node.add(graph)
+    for place in in_order(nodes, top["nodes"]):
+        nodes[place].add(graph)
     return graph.canonical()
 
 

@@ -119,8 +119,8 @@ def read(root: Value, name: str = "") -> Graph:
             if offset not in rows:
                 raise InvalidGraphError(f"no tensor has uid {offset}")
             graph.tensors[uid].ragged_offset = graph.tensors[offset]
-    for node in in_order(nodes):
-        node.add(graph)
+    for place in in_order(nodes, top["nodes"]):
+        nodes[place].add(graph)
     return graph.canonical()
 
 

@@ -163,9 +163,10 @@ def as_extents(values: Any) -> tuple[Extent, ...]:
             raise InvalidGraphError(f"bad extents: got {values!r}, want a list of extents")
         values = list(islice(values, MAX_RANK + 1))
     check_rank(len(values))
-    if all([type(value) is int and 0 <= value <= INT64_MAX for value in values]):
-        return tuple(values)
-    return tuple(as_extent(value) for value in values)
+    for value in values:
+        if type(value) is not int or not 0 <= value <= INT64_MAX:
+            return tuple(as_extent(value) for value in values)
+    return tuple(values)  # mostly
 
 
 def check_rank(rank: int) -> None:
@@ -234,15 +235,11 @@ def format_extents(extents: Sequence[Extent]) -> str:
 def row_major(dim: Sequence[Extent]) -> tuple[Extent, ...]:
     """Strides of a dense row-major tensor; outside an extent of 0 they are 0, as a symbol's are."""
     step: Extent = 1
-    strides = [step] if dim else []
-    for extent in reversed(dim[1:]):
-        if type(step) is int and type(extent) is int:
-            step *= extent
-        else:
-            step = mul(step, extent)
-        strides.append(step)
-    strides.reverse()
-    return tuple(strides)
+    strides: tuple[Extent, ...] = (1,) if dim else ()
+    for extent in dim[:0:-1]:
+        step = step * extent
+        strides = (step, *strides)
+    return strides
 
 
 def packed(dim: Sequence[Extent], order: Sequence[int]) -> tuple[Extent, ...]:

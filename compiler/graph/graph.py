@@ -17,12 +17,12 @@ from typing import Any
 from cudnn_aot.compiler.graph.builders import Builders
 from cudnn_aot.compiler.graph.dtypes import as_data_type
 from cudnn_aot.compiler.graph.enums import data_type, scalar_type
-from cudnn_aot.compiler.graph.extents import INT64_MAX, Symbol, is_symbol_name, row_major
+from cudnn_aot.compiler.graph.extents import Symbol, is_symbol_name, row_major
 from cudnn_aot.compiler.graph.infer import infer_inputs, infer_nodes
 from cudnn_aot.compiler.graph.node import Node
-from cudnn_aot.compiler.graph.op import NodeView, Op
+from cudnn_aot.compiler.graph.op import NOTHING, NodeView, Op
 from cudnn_aot.compiler.graph.ops.table import op_row
-from cudnn_aot.compiler.graph.tensor import NORMAL_FORMS, Tensor, fill
+from cudnn_aot.compiler.graph.tensor import DATA_TYPE, NORMAL_FORMS, STRIDE, Tensor, as_uid, fill
 from cudnn_aot.compiler.graph.text import as_name
 from cudnn_aot.compiler.graph.validate import (
     check_layouts,
@@ -30,7 +30,7 @@ from cudnn_aot.compiler.graph.validate import (
     check_structure,
     check_symbols,
 )
-from cudnn_aot.compiler.graph.wiring import wire_inputs, wire_results
+from cudnn_aot.compiler.graph.wiring import wire
 from cudnn_aot.errors import FrozenGraphError, InvalidGraphError, cudnnGraphNotSupportedError
 
 
@@ -43,7 +43,6 @@ class Stage(enum.IntEnum):
     PLANNED = 3
 
 
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
 _OPEN, _VALID = Stage.OPEN, Stage.VALID  # looked up at every step of building
 
 
@@ -121,7 +120,7 @@ class Graph(metaclass=Builders):
         self._bound: dict[int, Any] = {}  # by id of the tensor
         self._node_count: dict[str, int] = {}
         self._next_uid = 1
-        self._reserved: set[int] = set()  # uids that callers asked for, also those they gave up
+        self._given_up: set[int] = set()  # uids that callers asked for and changed for others
         self._symbols: dict[str, Symbol] = {}
         self._name = as_name(name)
         self._context = GraphContext(io_data_type, intermediate_data_type, compute_data_type)
@@ -191,12 +190,12 @@ class Graph(metaclass=Builders):
         Pass-by-value tensors and ragged offsets are among them.
         """
         made = self._producers
-        return tuple([t for t in self.tensors.values() if not t.is_virtual and t not in made])
+        return tuple([t for t in self.tensors.values() if t not in made and not t.is_virtual])
 
     def outputs(self) -> tuple[Tensor, ...]:
         """Non-virtual results, by ascending uid."""
         made = self._producers
-        return tuple([t for t in self.tensors.values() if not t.is_virtual and t in made])
+        return tuple([t for t in self.tensors.values() if t in made and not t.is_virtual])
 
     def is_discarded(self, tensor: Tensor) -> bool:
         """Whether `tensor` is a result that nobody asked for: virtual, and read by no node."""
@@ -310,21 +309,22 @@ class Graph(metaclass=Builders):
             if value is not default:
                 fields[field] = NORMAL_FORMS[field](value)
         # -1 is how the cuDNN frontend spells a uid that is not set
-        tensor = self.declare(fields, None if uid == -1 else uid, ragged_offset)
+        uid = None if uid is None or uid == -1 else as_uid(uid)
+        tensor = self.declare(fields, uid, ragged_offset)
         if tensor.data_type is None:  # what inference will find, unless it is set until then
             context = self._context
             inferred = context.intermediate_data_type if is_virtual else context.io_data_type
-            tensor.__dict__["data_type"] = inferred
+            fill(tensor, DATA_TYPE, data_type=inferred)
         if not tensor.stride and tensor.dim:  # likewise
-            tensor.__dict__["stride"] = row_major(tensor.dim)
+            fill(tensor, STRIDE, stride=row_major(tensor.dim))
         return tensor
 
     def declare(
-        self, fields: Mapping[str, Any], uid: int | None = None, ragged_offset: Any = None
+        self, fields: dict[str, Any], uid: int | None = None, ragged_offset: Any = None
     ) -> Tensor:
         """Declare a tensor by its other fields (see `Tensor`), which are in their normal forms.
 
-        For readers of files and for builders.
+        For readers of files and for builders; `fields` become the tensor's own.
         """
         if self._stage is not _OPEN:
             self._check_open("add a tensor")
@@ -332,12 +332,14 @@ class Graph(metaclass=Builders):
         if ragged_offset is not None:
             tensor._write("ragged_offset", ragged_offset)
         if uid is None:
-            self._by_uid = None
-            uid = self._take_uid()
-            tensor.__dict__["uid"] = uid
-            self._tensors[uid] = tensor
+            uid = fields["uid"] = self._take_uid()
+            fields["uid_assigned"] = False
         else:
-            self._claim_uid(tensor, uid)
+            if uid in self._tensors:
+                self._vacate(uid, tensor)
+            fields["uid"] = uid
+        self._tensors[uid] = tensor
+        self._by_uid = None
         return tensor
 
     def tensor_like(self, template: Any, name: str = "", is_virtual: bool = False) -> Tensor:
@@ -398,56 +400,47 @@ class Graph(metaclass=Builders):
             results: with made outputs, the tensors for the ports that the caller declares
                 (``rng_dump``, ``score_max``, ...).
         """
+        view = NodeView(
+            self,
+            op_row(op) if isinstance(op, str) else op,
+            name,
+            dict(inputs),
+            dict(outputs or results or {}),
+            attrs or NOTHING,
+            compute_data_type,
+        )
+        return self.add_view(view, is_made=outputs is None, is_own=False)
+
+    def add_view(self, view: NodeView, is_made: bool = False, is_own: bool = True) -> Node:
+        """Add the node that `view` becomes, whose fields are what `add_node` takes.
+
+        Its dictionaries become the node's own. With `is_made` its outputs are made; with `is_own`
+        every port has a tensor of this graph, as in files.
+        """
         if self._stage is not _OPEN:
             self._check_open("add a node")
-        spec = op_row(op) if isinstance(op, str) else op
-        if name:
-            name = as_name(name)
+        spec = view.spec
+        if view.name:
+            view.name = as_name(view.name)
         else:
-            count = self._node_count.get(spec.name, 0)
-            self._node_count[spec.name] = count + 1
-            name = f"{spec.name}.{count}"
+            op, counts = spec.name, self._node_count
+            count = counts.get(op, 0)
+            counts[op] = count + 1
+            view.name = f"{op}.{count}"
         try:
-            view = self._wire(spec, name, inputs, attrs or {}, outputs, results or {})
+            wire(view, is_made, is_own)
         except InvalidGraphError as error:
-            raise InvalidGraphError(f"node {name!r} ({spec.name}): {error}") from None
-        compute = as_data_type(compute_data_type) if spec.has_compute_data_type else None
-        node = Node(self, view, compute)
+            raise InvalidGraphError(f"{view}: {error}") from None
+        if view.compute_data_type is not None:
+            dtype = as_data_type(view.compute_data_type) if spec.has_compute_data_type else None
+            view.compute_data_type = dtype
+            view.compute_data_type_assigned = dtype is not None
+        node = Node(view)
         self._nodes.append(node)
         for tensor in view.outputs.values():
             self._producers[tensor] = node
         self._read.update(view.inputs.values())
         return node
-
-    def _wire(
-        self,
-        spec: Op,
-        name: str,
-        inputs: Mapping[str, Tensor],
-        attrs: Mapping[str, Any],
-        outputs: Mapping[str, Tensor] | None,
-        results: Mapping[str, Tensor],
-    ) -> NodeView:
-        """Check a new node's attributes and ports; make its outputs unless they are given."""
-        given = _NOTHING
-        if attrs or spec.required_attrs:
-            given = MappingProxyType(spec.given_attrs(attrs))
-        wired = wire_inputs(self, spec, name, inputs, given)
-        view = NodeView(self, spec, name, MappingProxyType(wired), _NOTHING, given)
-        ports = spec.existing(view)
-        is_made = outputs is None
-        written = wire_results(self, spec, name, ports, outputs or results, is_made)
-        if len(written) > 1 and len(set(written.values())) < len(written):
-            raise InvalidGraphError("one tensor is on two of the ports that the node writes")
-        for port, tensor in written.items():
-            if tensor in self._producers:
-                raise InvalidGraphError(f"port {port}: {tensor} is already produced")
-            if tensor in self._read or tensor in wired.values():
-                raise InvalidGraphError(f"port {port}: {tensor} is already read")
-            if not tensor.name:
-                tensor.__dict__["name"] = f"{name}::{spec.suffix(port)}"
-        view.outputs = MappingProxyType(written)
-        return view
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         """The builder of an op: matmul, relu, bias, ... (found here once, then in the class)."""
@@ -473,10 +466,12 @@ class Graph(metaclass=Builders):
         if self._stage >= Stage.VALID:
             return
         check_structure(self)
-        infer_inputs(self)
-        check_layouts(self, self.inputs())
+        made = self._producers
+        inputs = [tensor for tensor in self.tensors.values() if tensor not in made]
+        infer_inputs(self, inputs)
+        check_layouts(self, inputs)
         infer_nodes(self)
-        check_layouts(self, [t for t in self.tensors.values() if t in self._producers])
+        check_layouts(self, [tensor for tensor in self.tensors.values() if tensor in made])
         check_symbols(self)
         check_rules(self)
         self._canonical = self
@@ -575,28 +570,29 @@ class Graph(metaclass=Builders):
 
     def _take_uid(self) -> int:
         """The next uid that no caller has ever asked for, as in the cuDNN frontend."""
-        while self._next_uid in self._reserved or self._next_uid in self._tensors:
+        while self._next_uid in self._given_up or self._next_uid in self._tensors:
             self._next_uid += 1
         self._next_uid += 1
         return self._next_uid - 1
 
-    def _claim_uid(self, tensor: Tensor, uid: Any) -> None:
+    def _claim_uid(self, tensor: Tensor, uid: int) -> None:
         """Give `tensor` the caller's uid; an automatic holder moves, another caller's one stays."""
-        if type(uid) is not int or not 0 <= uid <= INT64_MAX:
-            raise InvalidGraphError(f"bad uid: got {uid!r}, want 0 <= uid < 2**63")
-        self._by_uid = None
-        holder = self._tensors.get(uid)
-        if holder is not None and holder is not tensor:
-            if holder.uid_assigned:
-                raise InvalidGraphError(
-                    f"uid {uid} is used twice: by {holder} and tensor {tensor.name!r}"
-                )
-            del self._tensors[uid]
-            fill(holder, uid=self._take_uid())  # above every uid given so far
-            self._tensors[holder.uid] = holder
-        state = tensor.__dict__
-        if "uid" in state:  # a tensor that is being declared has none
-            del self._tensors[state["uid"]]
-        self._reserved.add(uid)
-        state["uid"], state["uid_assigned"] = uid, True
+        if self._tensors.get(uid, tensor) is not tensor:
+            self._vacate(uid, tensor)
+        del self._tensors[tensor.uid]
+        if tensor.uid_assigned:
+            self._given_up.add(tensor.uid)
+        fill(tensor, uid=uid, uid_assigned=True)
         self._tensors[uid] = tensor
+        self._by_uid = None
+
+    def _vacate(self, uid: int, tensor: Tensor) -> None:
+        """Make the holder of `uid` give it to `tensor`."""
+        holder = self._tensors[uid]
+        if holder.uid_assigned:
+            raise InvalidGraphError(
+                f"uid {uid} is used twice: by {holder} and tensor {tensor.name!r}"
+            )
+        del self._tensors[uid]
+        fill(holder, uid=self._take_uid())  # above every uid given so far
+        self._tensors[holder.uid] = holder

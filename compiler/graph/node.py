@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from cudnn_aot.compiler.graph.dtypes import as_data_type
 from cudnn_aot.compiler.graph.enums import data_type
 from cudnn_aot.compiler.graph.op import Dim, NodeView
-from cudnn_aot.compiler.graph.tensor import fill
+from cudnn_aot.compiler.graph.tensor import DATA_TYPE, DIM, STRIDE, fill
 from cudnn_aot.compiler.graph.text import as_name
 from cudnn_aot.errors import InvalidGraphError
 
 if TYPE_CHECKING:
-    from cudnn_aot.compiler.graph.graph import Graph
     from cudnn_aot.compiler.graph.op import Op
     from cudnn_aot.compiler.graph.tensor import Tensor
 
@@ -33,13 +33,10 @@ class Node:
         view: the node as rules read it.
     """
 
-    __slots__ = ("_graph", "_view", "_compute", "compute_data_type_assigned")
+    __slots__ = ("_view",)
 
-    def __init__(self, graph: Graph, view: NodeView, compute_data_type: data_type | None) -> None:
-        self._graph = graph
+    def __init__(self, view: NodeView) -> None:
         self._view = view
-        self._compute = compute_data_type
-        self.compute_data_type_assigned = compute_data_type is not None
 
     @property
     def name(self) -> str:
@@ -47,7 +44,7 @@ class Node:
 
     @name.setter
     def name(self, value: str) -> None:
-        self._graph._check_open(f"set name of {self}")
+        self._view.graph._check_open(f"set name of {self}")
         self._view.name = as_name(value)
 
     @property
@@ -60,25 +57,29 @@ class Node:
 
     @property
     def compute_data_type(self) -> data_type | None:
-        return self._compute
+        return self._view.compute_data_type
 
     @compute_data_type.setter
     def compute_data_type(self, value: Any) -> None:
-        self._graph._check_open(f"set compute_data_type of {self}")
-        self._compute = as_data_type(value)
-        self.compute_data_type_assigned = self._compute is not None
+        self._view.graph._check_open(f"set compute_data_type of {self}")
+        self._view.compute_data_type = dtype = as_data_type(value)
+        self._view.compute_data_type_assigned = dtype is not None
+
+    @property
+    def compute_data_type_assigned(self) -> bool:
+        return self._view.compute_data_type_assigned
 
     @property
     def inputs(self) -> Mapping[str, Tensor]:
-        return self._view.inputs
+        return MappingProxyType(self._view.inputs)
 
     @property
     def outputs(self) -> Mapping[str, Tensor]:
-        return self._view.outputs
+        return MappingProxyType(self._view.outputs)
 
     @property
     def attrs(self) -> Mapping[str, Any]:
-        return self._view.attrs
+        return MappingProxyType(self._view.attrs)
 
     def attr(self, name: str) -> Any:
         """The attribute's value, its default included."""
@@ -107,8 +108,9 @@ class Node:
                 continue
             if isinstance(output.data_type, str):
                 source = self._view.tensor(output.data_type)
-                fill(tensor, data_type=None if source is None else source.data_type)
+                fill(tensor, DATA_TYPE, data_type=None if source is None else source.data_type)
             shape: Dim | None = tensor.dim
+            inferred = STRIDE if shape else DIM | STRIDE
             if not shape and is_known:
                 try:
                     shape = output.shape.rule(self._view)
@@ -117,10 +119,11 @@ class Node:
                 ):  # a setter may still change an operand; validation decides
                     continue
             if shape:
-                fill(tensor, dim=shape, stride=output.layout.rule(self._view, shape))
+                stride = output.layout.rule(self._view, shape)
+                fill(tensor, inferred, dim=shape, stride=stride)
 
     def __str__(self) -> str:
-        return f"node {self.name!r} ({self.op})"
+        return str(self._view)
 
     def __repr__(self) -> str:
         return f"<{self}>"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cudnn_aot.compiler.graph.attr import Attr
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from cudnn_aot.compiler.graph.tensor import Tensor
 
 Dim: TypeAlias = tuple[Extent, ...]
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class ShapeError(InvalidGraphError):
@@ -71,11 +74,22 @@ class NodeView:
         inputs: tensor by input port; an optional port that is not wired is absent.
         outputs: tensor by output port.
         attrs: the attributes that differ from their defaults.
+        compute_data_type: type of the arithmetic, or None until inferred.
+        compute_data_type_assigned: whether the caller set it.
         symbols: the graph's symbols with their ranges.
         graph: the graph, for rules that look at what produces an operand.
     """
 
-    __slots__ = ("graph", "spec", "name", "inputs", "outputs", "attrs")
+    __slots__ = (
+        "graph",
+        "spec",
+        "name",
+        "inputs",
+        "outputs",
+        "attrs",
+        "compute_data_type",
+        "compute_data_type_assigned",
+    )
 
     def __init__(
         self,
@@ -85,6 +99,7 @@ class NodeView:
         inputs: Mapping[str, Tensor],
         outputs: Mapping[str, Tensor],
         attrs: Mapping[str, Any],
+        compute_data_type: data_type | None = None,
     ) -> None:
         self.graph = graph
         self.spec = spec
@@ -92,6 +107,11 @@ class NodeView:
         self.inputs = inputs
         self.outputs = outputs
         self.attrs = attrs
+        self.compute_data_type = compute_data_type
+        self.compute_data_type_assigned = compute_data_type is not None
+
+    def __str__(self) -> str:
+        return f"node {self.name!r} ({self.op})"
 
     @property
     def op(self) -> str:
@@ -317,6 +337,19 @@ class Op(Record):
     def single_inputs(self) -> frozenset[str]:
         """Names of the input ports that are no lists."""
         return frozenset(port.name for port in self.input_ports if not port.is_list)
+
+    @cached_property
+    def usual_inputs(self) -> frozenset[tuple[str, ...]]:
+        """The input ports of a node in order, for every choice of those that may be left open.
+
+        Empty for a row with a list, or with many such ports.
+        """
+        ways: list[tuple[str, ...]] = [()]
+        for port in self.input_ports:
+            if port.is_list or len(ways) > 16:
+                return frozenset()
+            ways = [*(ways if port.optional else ()), *((*way, port.name) for way in ways)]
+        return frozenset(ways)
 
     @cached_property
     def declared(self) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeAlias
 from cudnn_aot.compiler.graph.extents import Symbol, SymExpr, packed, symbols_of
 from cudnn_aot.compiler.graph.infer import infer_node
 from cudnn_aot.compiler.graph.node import Node
-from cudnn_aot.compiler.graph.tensor import Tensor, fill
+from cudnn_aot.compiler.graph.tensor import DIM, Tensor, fill
 from cudnn_aot.compiler.graph.twin import twin_of
 from cudnn_aot.errors import InvalidGraphError, cudnnGraphNotSupportedError
 
@@ -216,7 +216,7 @@ class _Form:
                 return False
             for port, tensor in twin.outputs.items():
                 self._open(node, twin, port, tensor)
-            infer_node(self.copy, twin)
+            infer_node(twin.view)
             for port, tensor in twin.outputs.items():
                 _lay_out(tensor, node.outputs[port])
         return True
@@ -258,7 +258,7 @@ class _Form:
                     dim[axis] = SymExpr(1, (self.names[letter, extent],))
             fill(tensor, dim=tuple(dim))
         elif output.shape.rule(node.view) == declared.dim:
-            fill(tensor, dim=(), dim_assigned=False, stride=())
+            fill(tensor, dim=(), stride=())
         elif symbols_of(extent for operand in twin.inputs.values() for extent in operand.dim):
             if node.op != "reduction":
                 _refuse(f"{node} leaves the extents of its result to the caller")
@@ -283,5 +283,4 @@ def _lay_out(tensor: Tensor, declared: Tensor) -> None:
         dense = next((each for each in (axes, order) if stride == packed(old, each)), None)
         if dense is not None:
             stride = packed(tensor.dim, dense)
-    fill(tensor, stride=stride if is_set else (), stride_assigned=is_set)
-    fill(tensor, dim_assigned=declared.dim_assigned)
+    fill(tensor, stride=stride if is_set else (), _inferred=declared._inferred & DIM)

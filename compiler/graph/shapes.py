@@ -81,8 +81,7 @@ def follows(*names: str) -> Layout:
     """
 
     def rule(view: NodeView, dim: Dim) -> Dim:
-        for port in names or view.inputs:
-            tensor = view.tensor(port)
+        for tensor in map(view.tensor, names) if names else view.inputs.values():
             if tensor is not None and tensor.dim == dim and len(tensor.stride) == len(dim):
                 stride = tensor.stride
                 if all(stride) or all(

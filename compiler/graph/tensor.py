@@ -7,7 +7,7 @@ is frozen.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from cudnn_aot.compiler.graph.dtypes import as_data_type
@@ -53,6 +53,13 @@ def _number(value: Any) -> int | float | None:
     return value
 
 
+def as_uid(value: Any) -> int:
+    """`value`, which is a uid; refuses anything else."""
+    if type(value) is not int or not 0 <= value <= INT64_MAX:
+        raise InvalidGraphError(f"bad uid: got {value!r}, want 0 <= uid < 2**63")
+    return value
+
+
 # The one form of every field that a tensor keeps: what reads it from a caller's value, or refuses.
 NORMAL_FORMS: dict[str, Callable[[Any], Any]] = {
     "name": as_name,
@@ -70,7 +77,14 @@ NORMAL_FORMS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-_INFERRED = {field: f"{field}_assigned" for field in ("data_type", "dim", "stride")}
+# The fields that inference fills in where the caller leaves them open, or rounds, as bits.
+DIM, STRIDE, DATA_TYPE, PASS_BY_VALUE = 1, 2, 4, 8
+_INFERRED = {
+    "dim": DIM,
+    "stride": STRIDE,
+    "data_type": DATA_TYPE,
+    "pass_by_value": PASS_BY_VALUE,
+}
 
 
 class Tensor:
@@ -111,19 +125,25 @@ class Tensor:
     reordering_type: tensor_reordering = tensor_reordering.NONE
     alignment_value: int = 1
     scalar_type: scalar_type | None = None
-    uid_assigned: bool = False
-    data_type_assigned: bool = False
-    dim_assigned: bool = False
-    stride_assigned: bool = False
+    uid_assigned: bool = True
+    _inferred: int = 0  # the fields that have what inference found
 
-    def __init__(self, graph: Graph, fields: Mapping[str, Any]) -> None:
-        """`fields` in their normal forms."""
-        state = self.__dict__
-        state["_graph"] = graph
-        state.update(fields)
-        for field in fields:
-            if field in _INFERRED and fields[field]:
-                state[_INFERRED[field]] = True
+    def __init__(self, graph: Graph, fields: dict[str, Any]) -> None:
+        """`fields` are in their normal forms, and become the tensor's own."""
+        fields["_graph"] = graph
+        object.__setattr__(self, "__dict__", fields)
+
+    @property
+    def dim_assigned(self) -> bool:
+        return bool(self.dim) and not self._inferred & DIM
+
+    @property
+    def stride_assigned(self) -> bool:
+        return bool(self.stride) and not self._inferred & STRIDE
+
+    @property
+    def data_type_assigned(self) -> bool:
+        return self.data_type is not None and not self._inferred & DATA_TYPE
 
     def __setattr__(self, field: str, value: Any) -> None:
         if self._graph._stage:  # not open: the message is worth making
@@ -139,13 +159,13 @@ class Tensor:
         """Write a field in its normal form; refuses a wrong value."""
         read = NORMAL_FORMS.get(field)
         if read is not None:
-            self.__dict__[field] = value = read(value)
+            self.__dict__[field] = read(value)
             if field == "pass_by_value":
                 self.__dict__.pop("declared_value", None)
             if field in _INFERRED:
-                self.__dict__[_INFERRED[field]] = value is not None and value != ()
+                self.__dict__["_inferred"] = self._inferred & ~_INFERRED[field]
         elif field == "uid":
-            self._graph._claim_uid(self, value)
+            self._graph._claim_uid(self, as_uid(value))
         elif field == "ragged_offset":
             if value is not None:
                 try:
@@ -260,19 +280,24 @@ tensor = Tensor  # the name in annotations of programs
 
 
 def forget(tensor: Tensor) -> None:
-    """Empty what inference filled in: what the caller did not set."""
+    """Empty what inference filled in, and undo what it rounded."""
     state = tensor.__dict__
-    given = state.get  # faster than attributes that are mostly the class's
-    if given("declared_value") is not None:
-        state["pass_by_value"] = state["declared_value"]
-    if not given("data_type_assigned"):
-        state["data_type"] = None
-    if not given("dim_assigned"):
+    inferred = state.pop("_inferred", 0)
+    if inferred & DIM:
         state["dim"] = ()
-    if not given("stride_assigned"):
+    if inferred & STRIDE:
         state["stride"] = ()
+    if inferred & DATA_TYPE:
+        state["data_type"] = None
+    if inferred & PASS_BY_VALUE:
+        state["pass_by_value"] = state.pop("declared_value")
 
 
-def fill(tensor: Tensor, **fields: Any) -> None:
-    """Write fields past the freeze check; for the graph package itself."""
+def fill(tensor: Tensor, inferred: int = 0, **fields: Any) -> None:
+    """Write fields past the freeze check; `inferred` are those that the caller left open.
+
+    For the graph package itself.
+    """
+    if inferred:
+        fields["_inferred"] = tensor._inferred | inferred
     tensor.__dict__.update(fields)

@@ -29,11 +29,10 @@ if TYPE_CHECKING:
     from cudnn_aot.compiler.graph.graph import Graph
 
 _RARE = frozenset(
-    "is_optional is_pass_by_value pass_by_value scalar_type ragged_offset ragged_offset_multiplier "
-    "alignment_value".split()
+    "is_optional is_pass_by_value pass_by_value scalar_type ragged_offset "
+    "ragged_offset_multiplier".split()
 )
 _COUNTS = "first_token_offset"
-_STRAIGHT = tensor_reordering.NONE
 # Logic is all that BOOLEAN has, an E8M0 is a scale, and the packed types are layouts.
 _BOOLEAN = data_type.BOOLEAN
 _NO_ARITHMETIC = frozenset(
@@ -69,29 +68,34 @@ def check_structure(graph: Graph) -> None:
     produced, read = graph._producers, graph._read
     tensors = graph.tensors.values()
     ragged = {t.ragged_offset for t in tensors if t.ragged_offset is not None}
+    views = [node._view for node in graph.nodes]
     counts = {  # whose values the alignment is about
-        node.inputs[_COUNTS] for node in graph.nodes if _COUNTS in node.inputs
+        view.inputs[_COUNTS] for view in views if _COUNTS in view.inputs
     }
     for tensor in tensors:
         is_produced = tensor in produced
-        if not is_produced and tensor not in read and tensor not in ragged:
-            raise InvalidGraphError(f"{tensor} is not used by any node")
-        if tensor.is_virtual and not is_produced:
-            raise InvalidGraphError(f"{tensor} is virtual, but no node produces it")
-        if not _RARE.isdisjoint(tensor.__dict__):
+        if not is_produced:
+            if tensor not in read and tensor not in ragged:
+                raise InvalidGraphError(f"{tensor} is not used by any node")
+            if tensor.is_virtual:
+                raise InvalidGraphError(f"{tensor} is virtual, but no node produces it")
+        state = tensor.__dict__  # which has what is not the default
+        if not _RARE.isdisjoint(state):
             _check_fields(tensor, produced, is_produced, tensor in counts)
+        elif "alignment_value" in state and tensor not in counts:
+            _check_alignment(tensor)
     outputs = graph.outputs()
     if not outputs:
         raise InvalidGraphError("the graph has no output: call set_output(True) on a result")
     if all(tensor.is_optional for tensor in outputs):
         raise InvalidGraphError("every output is optional: at least one must be required")
     live = set(outputs)
-    for node in reversed(graph.nodes):
-        if live.isdisjoint(node.outputs.values()):
+    for view in reversed(views):
+        if live.isdisjoint(view.outputs.values()):
             raise InvalidGraphError(
-                f"{node} feeds no output: call set_output(True) on its result, or leave it out"
+                f"{view} feeds no output: call set_output(True) on its result, or leave it out"
             )
-        live.update(node.inputs.values())
+        live.update(view.inputs.values())
 
 
 def _check_fields(
@@ -117,11 +121,8 @@ def _check_fields(
             f"{tensor}: got ragged_offset_multiplier {tensor.ragged_offset_multiplier} and no "
             "ragged_offset, want one: call set_ragged_offset"
         )
-    alignment = tensor.alignment_value
-    if alignment & (alignment - 1) and not is_counts:
-        raise InvalidGraphError(
-            f"{tensor}: alignment_value: got {alignment}, want a power of two in bytes"
-        )
+    if not is_counts:
+        _check_alignment(tensor)
     if tensor.pass_by_value is not None:
         if not tensor.is_pass_by_value:
             raise InvalidGraphError(f"{tensor} has a pass_by_value but is not pass-by-value")
@@ -131,17 +132,26 @@ def _check_fields(
             )
 
 
+def _check_alignment(tensor: Tensor) -> None:
+    alignment = tensor.alignment_value
+    if alignment & (alignment - 1):
+        raise InvalidGraphError(
+            f"{tensor}: alignment_value: got {alignment}, want a power of two in bytes"
+        )
+
+
 def check_layouts(graph: Graph, tensors: Iterable[Tensor]) -> None:
     """Check extents and strides of `tensors`, which inference has completed."""
     most = {name: symbol.max for name, symbol in graph.symbols.items()}
     seen: dict[tuple[Any, ...], _Layout] = {}  # many tensors of a graph have one layout
     for tensor in tensors:
+        state = tensor.__dict__
         if tensor.dim or not graph.is_discarded(tensor):
             fields = (tensor.dim, tensor.stride, tensor.data_type)
             layout = seen.get(fields)
             if layout is None:
                 layout = seen[fields] = _check_layout(tensor, most)
-            if tensor.reordering_type is not _STRAIGHT or tensor.ragged_offset is not None:
+            if "reordering_type" in state or "ragged_offset" in state:
                 _check_order(tensor)
             if not tensor.is_virtual:
                 _check_buffer(tensor, graph, layout)
@@ -150,9 +160,8 @@ def check_layouts(graph: Graph, tensors: Iterable[Tensor]) -> None:
 def check_rules(graph: Graph) -> None:
     """Check the semantic rules of every node's row, and the type of its arithmetic."""
     fine: data_type | None = None  # mostly one for all nodes
-    for node in graph.nodes:
-        view = node.view
-        compute = node.compute_data_type
+    for view in [node._view for node in graph.nodes]:
+        compute = view.compute_data_type
         if compute is fine:
             pass
         elif compute not in _NO_ARITHMETIC:
@@ -160,12 +169,12 @@ def check_rules(graph: Graph) -> None:
         elif not (view.spec.is_pointwise and compute is _BOOLEAN):
             assert compute is not None
             raise InvalidGraphError(
-                f"{node}: compute_data_type: got {compute.name}, want a type that has arithmetic"
+                f"{view}: compute_data_type: got {compute.name}, want a type that has arithmetic"
             )
         for rule in view.spec.rules:
             refusal = rule(view)
             if refusal is not None:
-                raise refusal.error(str(node))
+                raise refusal.error(str(view))
 
 
 def check_symbols(graph: Graph) -> None:

@@ -3,22 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from cudnn_aot.compiler.graph.op import Op
+from cudnn_aot.compiler.graph.op import NOTHING, NodeView, Op
 from cudnn_aot.compiler.graph.tensor import Tensor
 from cudnn_aot.errors import InvalidGraphError
 
-if TYPE_CHECKING:
-    from cudnn_aot.compiler.graph.graph import Graph
 
-_VIRTUAL = {"is_virtual": True}
+def wire(view: NodeView, is_made: bool, is_own: bool) -> None:
+    """Check what is given to a new node, and put it in order; with `is_made` make its outputs.
+
+    With `is_own` every port has a tensor of the graph.
+    """
+    graph, spec, name = view.graph, view.spec, view.name
+    if view.attrs or spec.required_attrs:
+        view.attrs = spec.given_attrs(view.attrs)
+    inputs, written = view.inputs, view.outputs
+    if not (is_own and (*inputs,) in spec.usual_inputs):
+        view.inputs = inputs = _inputs(view)
+    view.outputs = NOTHING
+    ports = spec.existing(view)
+    if not (is_own and (*written,) == ports):
+        written = _results(view, ports, written, is_made)
+    if len(written) > 1 and len(set(written.values())) < len(written):
+        raise InvalidGraphError("one tensor is on two of the ports that the node writes")
+    producers, read = graph._producers, graph._read
+    for port, tensor in written.items():
+        if tensor in producers:
+            raise InvalidGraphError(f"port {port}: {tensor} is already produced")
+        if tensor in read or tensor in inputs.values():
+            raise InvalidGraphError(f"port {port}: {tensor} is already read")
+        if not tensor.name:
+            tensor.__dict__["name"] = f"{name}::{spec.suffix(port)}"
+    view.outputs = written
 
 
-def wire_inputs(
-    graph: Graph, spec: Op, name: str, given: Mapping[str, Any], attrs: Mapping[str, Any]
-) -> dict[str, Tensor]:
+def _inputs(view: NodeView) -> Mapping[str, Tensor]:
     """The operands by port in the order of the row; refuses what the row does not take."""
+    graph, spec, name, given = view.graph, view.spec, view.name, view.inputs
     singles = spec.single_inputs
     for port in given:
         if port not in singles:
@@ -29,17 +51,12 @@ def wire_inputs(
     wired: dict[str, Tensor] = {}
     for row in spec.input_ports:
         if row.is_list:
-            for port in _items(spec, row.name, row.optional, given, attrs):
+            for port in _items(spec, row.name, row.optional, given, view.attrs):
                 wired[port] = graph._operand(name, port, given[port])
-            continue
-        port = row.name
-        tensor = given.get(port)
-        if type(tensor) is Tensor and tensor._graph is graph:  # mostly
-            wired[port] = tensor
-        elif tensor is not None:
-            wired[port] = graph._operand(name, port, tensor)
+        elif given.get(row.name) is not None:
+            wired[row.name] = graph._operand(name, row.name, given[row.name])
         elif not row.optional:
-            raise InvalidGraphError(f"input port {port} is not wired")
+            raise InvalidGraphError(f"input port {row.name} is not wired")
     return wired
 
 
@@ -55,32 +72,24 @@ def _items(
     return [name for name in names if name in given]
 
 
-def wire_results(
-    graph: Graph,
-    spec: Op,
-    name: str,
-    ports: tuple[str, ...],
-    given: Mapping[str, Any],
-    is_made: bool,
-) -> dict[str, Tensor]:
-    """The tensors that the node writes, by port; with `is_made`, its outputs are new."""
+def _results(
+    view: NodeView, ports: tuple[str, ...], given: Mapping[str, Any], is_made: bool
+) -> Mapping[str, Tensor]:
+    """The tensors that the node writes, by port; with `is_made`, its outputs `ports` are new."""
+    graph, spec, name = view.graph, view.spec, view.name
     for port in given:
         if port not in spec.declared and (is_made or port not in ports):
             known = ", ".join((*ports, *spec.declared))
             raise InvalidGraphError(f"no output port {port!r} (it has: {known})")
     written: dict[str, Tensor] = {}
     for port in ports:
-        tensor = given.get(port)
         if is_made:
-            written[port] = graph.declare(_VIRTUAL)
-        elif type(tensor) is Tensor and tensor._graph is graph:  # mostly
-            written[port] = tensor
-        elif tensor is not None:
-            written[port] = graph._operand(name, port, tensor)
+            written[port] = graph.declare({"is_virtual": True})
+        elif given.get(port) is not None:
+            written[port] = graph._operand(name, port, given[port])
         else:
             raise InvalidGraphError(f"output port {port} is not wired")
     for port in spec.declared:
-        tensor = given.get(port)
-        if tensor is not None:
-            written[port] = graph._operand(name, port, tensor)
+        if given.get(port) is not None:
+            written[port] = graph._operand(name, port, given[port])
     return written

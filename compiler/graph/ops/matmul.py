@@ -10,10 +10,10 @@ from cudnn_aot.compiler.graph.rules import gemm
 
 def _product(view: NodeView) -> Dim:
     """Batches broadcast; ``[..., M, K] @ [..., K, N] -> [..., M, N]``."""
-    a, b = view.dim("A"), view.dim("B")
-    for port, dim in (("A", a), ("B", b)):
-        if len(dim) < 2:
-            raise ShapeError(port, f"rank {len(dim)}", "at least 2")
+    a, b = view.inputs["A"].dim, view.inputs["B"].dim
+    if len(a) < 2 or len(b) < 2:
+        port, rank = ("A", len(a)) if len(a) < 2 else ("B", len(b))
+        raise ShapeError(port, f"rank {rank}", "at least 2")
     if a[-1] != b[-2]:
         raise ShapeError("B", f"dim {format_extents(b)}", f"K = {a[-1]} (A's last axis) on axis -2")
     batch = broadcast(a[:-2], b[:-2])

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import op_graphs
 import pytest
 from graph_strategies import graphs
 from hypothesis import HealthCheck, example, given, settings
@@ -16,6 +17,7 @@ from cudnn_aot.compiler.formats import graph_json
 from cudnn_aot.compiler.formats.load import load_graphs
 from cudnn_aot.compiler.graph.enums import data_type, scalar_type
 from cudnn_aot.compiler.graph.graph import Graph
+from cudnn_aot.compiler.graph.ops.table import OPS
 from cudnn_aot.errors import InvalidGraphError
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "graph-format.md"
@@ -107,6 +109,19 @@ def test_nodes_may_stand_in_any_order() -> None:
     assert [node.op for node in again.nodes] == ["relu", "tanh"]
     assert again.key() == graph.key()
     assert again.outputs()[0].uid == y.uid
+
+
+@pytest.mark.parametrize("op", ["matmul", "add", "batchnorm", "sdpa", "concatenate", "gdn_bwd"])
+def test_ports_of_a_node_may_stand_in_any_order(op: str) -> None:
+    graph = op_graphs.example(OPS[op])
+    document = json.loads(graph_json.dumps(graph))
+    (row,) = document["nodes"]
+    for ports in ("inputs", "outputs"):
+        row[ports] = dict(reversed(row[ports].items()))
+    again = graph_json.loads(json.dumps(document))
+    (node,), (other,) = graph.nodes, again.nodes
+    assert [*other.inputs] == [*node.inputs] and [*other.outputs] == [*node.outputs]
+    assert graph_json.dumps(again) == graph_json.dumps(graph)
 
 
 def test_the_documented_example_is_read_as_it_says() -> None:

@@ -148,10 +148,10 @@ def test_wiring_and_compute_type_of_every_op_count(op: str) -> None:
         assert graph_class(graph).bucket != bucket
     view.inputs = inputs
     assert len(keys) == max(1, len(ports))
-    compute = node._compute
-    node._compute = data_type.DOUBLE
+    compute = view.compute_data_type
+    view.compute_data_type = data_type.DOUBLE
     assert graph_key(graph) not in keys
-    node._compute = compute
+    view.compute_data_type = compute
     assert graph_key(graph) == base
 
 

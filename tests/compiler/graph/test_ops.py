@@ -103,3 +103,13 @@ def test_a_missing_or_unknown_argument_is_a_type_error_naming_the_op():
         graph.add(x)
     with pytest.raises(TypeError, match=r"tanh\(\) got an unexpected keyword argument 'beta'"):
         graph.tanh(x, beta=1)
+
+
+def test_the_usual_ports_are_every_choice_of_those_that_may_be_left_open():
+    assert OPS["matmul"].usual_inputs == {("A", "B")}
+    assert OPS["rmsnorm"].usual_inputs == {
+        ("input", *scale, *bias, "epsilon")
+        for scale in ((), ("scale",))
+        for bias in ((), ("bias",))
+    }
+    assert OPS["concatenate"].usual_inputs == OPS["sdpa"].usual_inputs == frozenset()

@@ -165,6 +165,34 @@ def test_wrong_fields_of_a_tensor(change, message):
         graph.validate()
 
 
+def test_what_inference_found_gives_way_and_what_callers_set_stays():
+    graph = Graph("", BF16, FP32, FP32)
+    x, half = graph.tensor([1, 4, 8]), graph.tensor_scalar(0.1)
+    y = graph.mul(x, half).set_output(True).set_data_type("HALF")
+    graph.validate()
+    rounded = half.pass_by_value
+    assert (rounded == 0.1, half.declared_value) == (False, 0.1)
+    assert (x.dim_assigned, x.stride_assigned, x.data_type_assigned) == (True, False, False)
+    assert (y.dim_assigned, y.stride_assigned, y.data_type_assigned) == (False, False, True)
+    x.set_dim([1, 2, 3])
+    half.set_data_type("DOUBLE")
+    graph.validate()
+    assert (x.stride, y.dim, y.stride) == ((6, 3, 1), (1, 2, 3), (6, 3, 1))
+    assert (half.pass_by_value, half.declared_value) == (0.1, 0.1)
+    y.set_stride([6, 1, 2])
+    half.pass_by_value = 3
+    x.set_dim([1, 2, 3]).set_stride(())
+    graph.validate()
+    assert (y.stride, y.stride_assigned, half.pass_by_value) == ((6, 1, 2), True, 3.0)
+    y.set_dim([1, 2, 4])
+    for _ in range(2):
+        with pytest.raises(InvalidGraphError, match=r"got dim \[1, 2, 4\], want \[1, 2, 3\]"):
+            graph.validate()
+    y.set_dim(()).set_stride(())
+    graph.validate()
+    assert (y.dim, y.stride, y.dim_assigned) == ((1, 2, 3), (6, 3, 1), False)
+
+
 def test_fields_are_read_back_as_they_were_set():
     graph = Graph()
     offsets = graph.tensor([3])
@@ -212,7 +240,7 @@ def test_nothing_of_a_graph_can_be_deleted():
     key = graph.key()
     holders = (
         (q, ("dim", "uid", "_graph")),
-        (graph.nodes[0], ("_compute", "_view", "name")),
+        (graph.nodes[0], ("compute_data_type", "_view", "name")),
         (graph, ("_nodes", "_stage", "_key")),
         (graph.context, ("io_data_type",)),
     )
