@@ -10,6 +10,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from cudnn_aot.cache.source import steady_sources
 from cudnn_aot.cache.toolchain import why_no_dsl
 from cudnn_aot.compiler.graph.enums import behavior_note, heur_mode, numerical_note
 from cudnn_aot.compiler.graph.graph import Graph
@@ -242,10 +243,11 @@ class PlanList:
         entry = self.entry(index)
         if entry not in self._lowered:
             try:
-                if isinstance(entry, Ranges):
-                    self._lowered[entry] = self._lower_ranges(entry)
-                else:
-                    self._lowered[entry] = self._lower(entry, self.facts)
+                with steady_sources():
+                    if isinstance(entry, Ranges):
+                        self._lowered[entry] = self._lower_ranges(entry)
+                    else:
+                        self._lowered[entry] = self._lower(entry, self.facts)
             except DECLINES as decline:
                 raise _declined(decline) from decline
         return self._lowered[entry]
@@ -423,10 +425,10 @@ class PlanList:
         """Heuristics may propose only what was offered, and ranges that partition the domain."""
         if proposal is BACKEND:
             return
-        if not isinstance(proposal, PlanConfig | Ranges):
-            raise ValueError(f"the heuristics propose {proposal!r}, want plans and the marker")
         if isinstance(proposal, Ranges):
             check_partition(proposal, self.graph.symbols)
+        elif not isinstance(proposal, PlanConfig):
+            raise ValueError(f"the heuristics propose {proposal!r}, want plans and the marker")
         for config in _configs(proposal):
             if config.engine_id not in self._engines:
                 raise ValueError(f"the heuristics propose engine {config.engine_id}, not offered")

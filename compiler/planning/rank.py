@@ -48,14 +48,13 @@ def rank(
     """
     ranked: list[Entry] = []
     for mode in modes:
-        proposals = list(recommend("FALLBACK" if mode is heur_mode.FALLBACK else "A"))
-        markers = proposals.count(BACKEND)
+        proposals = recommend("FALLBACK" if mode is heur_mode.FALLBACK else "A")
+        ours = [proposal for proposal in proposals if not isinstance(proposal, _Marker)]
+        markers = len(proposals) - len(ours)
         if markers > 1:
             raise ValueError(f"the heuristics place the backend {markers} times, want once")
-        if mode is heur_mode.OPENSOURCE and markers:
-            proposals.remove(BACKEND)
-        if BACKEND not in proposals:
-            proposals.append(BACKEND)
-        for proposal in proposals:
-            ranked += backend.get(mode, ()) if isinstance(proposal, _Marker) else [proposal]
+        place = len(ours)
+        if markers and mode is not heur_mode.OPENSOURCE:
+            place = proposals.index(BACKEND)
+        ranked += [*ours[:place], *backend.get(mode, ()), *ours[place:]]
     return list(dict.fromkeys(ranked))

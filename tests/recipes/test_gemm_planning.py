@@ -18,7 +18,13 @@ from cudnn_aot.compiler.target.target import load_target
 from cudnn_aot.errors import cudnnGraphNotSupportedError
 from cudnn_aot.recipes.gemm.config import GemmConfig
 from cudnn_aot.recipes.gemm.facts import analyze
-from cudnn_aot.recipes.gemm.heuristics import modelled_cycles, rank_sm90
+from cudnn_aot.recipes.gemm.heuristics import (
+    CONFIGS,
+    SPLITS,
+    best_sm90,
+    modelled_cycles,
+    rank_sm90,
+)
 
 H200, CPU = load_target("h200"), load_target("cpu")
 BF16, FLOAT = cudnn.data_type.BFLOAT16, cudnn.data_type.FLOAT
@@ -331,16 +337,17 @@ def test_broadcast_axes_have_stride_zero():
 
 def test_ranking_is_complete_and_best_first():
     facts = facts_of(gemm_graphs.plain("g", 4096, 4096, 4096))
-    ranked = [config for config, _ in rank_sm90([facts.extents], 132)]
-    cycles = modelled_cycles(ranked, facts.extents, 132)
-    assert cycles == sorted(cycles)
+    ranked = [config for config, _ in rank_sm90(facts.extents, 132)]
+    modelled = dict(zip(CONFIGS, modelled_cycles(SPLITS, facts.extents, 132), strict=True))
+    assert [modelled[config] for config in ranked] == sorted(modelled.values())
+    assert best_sm90([facts.extents], 132) == best_sm90([facts.extents] * 3, 132) == ranked[0]
     assert (ranked[0].tile_m, ranked[0].tile_n, ranked[0].splits) == (128, 256, 1)
     assert len(set(ranked)) == len(ranked)
 
 
 def test_few_tiles_and_a_long_k_are_split():
     facts = facts_of(gemm_graphs.plain("g", 16, 512, 16384))
-    best, _ = rank_sm90([facts.extents], 132)[0]
+    best = best_sm90([facts.extents], 132)
     assert (best.splits > 1, best.tile_m) == (True, 64)
 
 
