@@ -177,7 +177,7 @@ def _plans(e: Explanation, show_all: bool) -> list[str]:
             because += f"; cannot be built: {plan.declined}"
         name = f"a plan for each of {plural(len(plan.ranges), 'range')}" * bool(plan.ranges)
         rows.append((str(place), plan.mode, because, name or plan.name))
-        rows += [("", "", "", f"  {bounds}: {part}") for bounds, part in plan.ranges.items()]
+        rows += [("", "", part.why or "-", f"  {part.range}: {part.name}") for part in plan.ranges]
     left = len(e.plans) - first
     more = f"; {left} more with --all" if left > 0 else ""
     modes = "mode A ranks, FALLBACK always works"

@@ -12,7 +12,7 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-from cudnn_aot.compiler.graph.extents import SymExpr
+from cudnn_aot.compiler.graph.extents import Symbol, SymExpr
 from cudnn_aot.compiler.planning.engine import PlanConfig
 from cudnn_aot.compiler.planning.ranges import Range, Ranges
 from cudnn_aot.compiler.target.target import Target
@@ -146,35 +146,33 @@ def _ranges(engine_id: int, facts: GemmFacts, sm_count: int) -> list[Ranges]:
     # A range of the value 0 alone would be a schedule for no rows.
     ends = [end for end in dict.fromkeys(ends) if max(symbol.min, 1) <= end < symbol.max]
     ends.append(symbol.max)
-    parts: list[tuple[int, int, GemmConfig]] = []
+    parts: list[tuple[int, int, GemmConfig, list[int]]] = []
     low = symbol.min
     for high in ends:
-        best = best_sm90(_samples(facts, name, low, high), sm_count)
+        values = _samples(symbol, low, high)
+        best = best_sm90([facts.extents_at({name: value}) for value in values], sm_count)
         if parts and parts[-1][2] == best:
-            parts[-1] = (parts[-1][0], high, best)
-        else:
-            parts.append((low, high, best))
+            low, _, _, earlier = parts.pop()
+            values = earlier + values
+        parts.append((low, high, best, values))
         low = high + 1
     if len(parts) == 1:
         return []
-    ranges = (
-        Range(((name, low, high),), PlanConfig(engine_id, config)) for low, high, config in parts
-    )
+    safe = PlanConfig(engine_id, FALLBACK, "the smallest of everything")
+    ranges = []
+    for low, high, best, values in parts:
+        why = f"the model's best at {name}={', '.join(map(str, values))}"
+        plan = PlanConfig(engine_id, best, why)
+        ranges.append(Range(((name, low, high),), plan, () if best == FALLBACK else (safe,)))
     why = f"the model's best for each of {len(parts)} ranges of {name}"
     return [Ranges(tuple(ranges), why)]
 
 
-def _samples(facts: GemmFacts, name: str, low: int, high: int) -> list[Extents]:
-    """Extents at the hint, if it lies in the range, else at both ends and in the middle."""
-    hint = facts.symbols[name].hint
-    if hint is not None and low <= hint <= high:
-        values = [hint]
-    else:
-        values = [low, math.isqrt(max(low, 1) * high), high]
-    samples = []
-    for value in dict.fromkeys(values):
-        samples.append(facts.extents_at({name: value}))
-    return samples
+def _samples(symbol: Symbol, low: int, high: int) -> list[int]:
+    """The hint, if it lies in the range, else both ends and the middle."""
+    if symbol.hint is not None and low <= symbol.hint <= high:
+        return [symbol.hint]
+    return list(dict.fromkeys([low, math.isqrt(max(low, 1) * high), high]))
 
 
 def modelled_cycles(

@@ -60,8 +60,10 @@ def test_ranges_of_a_symbol_are_named_with_their_plans():
     graph = gemm_graphs.plain("g", "M", 6144, 4096, symbols={"M": {"max": 8192, "hint": 128}})
     explained = why.explain(source(graph), H200)
     ranges = explained.plans[0].ranges
-    assert next(iter(ranges)).startswith("M=1..") and list(ranges)[-1].endswith("..8192")
-    assert all(name.startswith("gemm.sm90.persistent[") for name in ranges.values())
+    assert ranges[0].range.startswith("M=1..") and ranges[-1].range.endswith("..8192")
+    assert all(part.name.startswith("gemm.sm90.persistent[") for part in ranges)
+    assert [part.why for part in ranges if "128" in part.why.split("=")[1].split(", ")]  # the hint
+    assert ranges[-1].why.startswith("the model's best at M=") and "8192" in ranges[-1].why
     assert explained.symbols == {"M": {"min": 1, "max": 8192, "multiple_of": 1, "ranked_for": 128}}
 
 
@@ -81,6 +83,30 @@ def test_a_plan_that_declines_is_passed_over_with_its_reason(monkeypatch: pytest
     place = explained.chosen.place
     assert all("64x64 is out of order" in reason for reason in declined[: place - 1])
     assert declined[place - 1 :] == [None] * (len(declined) - place + 1)
+
+
+def test_a_range_says_which_of_its_plans_declined(monkeypatch: pytest.MonkeyPatch):
+    real = sm90.GemmSm90Persistent.lower
+
+    def lower(self, facts, knobs, target):
+        first = facts.symbols["M"].max < 8192 and knobs.tile_n != 128
+        return Refusal("small and not 128 wide") if first else real(self, facts, knobs, target)
+
+    graph = gemm_graphs.plain("g", "M", 6144, 4096, symbols={"M": {"max": 8192, "hint": 128}})
+    before = why.explain(source(graph), H200)
+    monkeypatch.setattr(sm90.GemmSm90Persistent, "lower", lower)
+    after = why.explain(source(graph), H200)
+    assert after.chosen is not None and after.chosen.place == before.chosen.place == 1
+    assert [plan.mode for plan in after.plans] == [plan.mode for plan in before.plans]
+    pairs = zip(before.plans[0].ranges, after.plans[0].ranges, strict=True)
+    changed = [(first, then) for first, then in pairs if first != then]
+    assert changed
+    for first, then in changed:
+        assert (first.range, "TILE_N=128" in first.name) == (then.range, False)
+        assert "TILE_N=128" in then.name
+        words = f"{first.name} declines: small and not 128 wide; the smallest of everything"
+        assert then.why == words
+    assert before.plans[0].ranges[-1] == after.plans[0].ranges[-1]
 
 
 def test_a_graph_that_nothing_takes_is_explained():
