@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
 from cudnn_aot.cache.canonical import SCALARS, canonical_digest, field_names, plain
-from cudnn_aot.cache.source import source_closure, split_template
+from cudnn_aot.cache.source import source_closure, split_template, steady_sources
 from cudnn_aot.cache.toolchain import driver_min, toolchain
 from cudnn_aot.errors import CompileError, UsageError
 
@@ -219,4 +219,12 @@ def why_not_current(spec: Mapping[str, Any]) -> list[str]:
     return changed
 
 
-__all__ = ["CompileTarget", "Frozen", "KernelSpec", "is_current", "kernel_spec", "why_not_current"]
+__all__ = [
+    "CompileTarget",
+    "Frozen",
+    "KernelSpec",
+    "is_current",
+    "kernel_spec",
+    "steady_sources",
+    "why_not_current",
+]

@@ -15,7 +15,7 @@ from cudnn_aot.compiler.build.sources import Source, failure_line
 from cudnn_aot.compiler.build.why_stored import StoreAnswer
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.planning import manifest
-from cudnn_aot.compiler.planning.cudnn import Cudnn
+from cudnn_aot.compiler.planning.cudnn import this_process
 from cudnn_aot.compiler.planning.engine import DECLINES, PlanConfig
 from cudnn_aot.compiler.planning.manifest import check_providers
 from cudnn_aot.compiler.planning.plan_list import PlanList, decline_reason
@@ -161,7 +161,7 @@ def explain(
     }
     listed: dict[str, Any] = {
         "tuning": tuning,
-        "backend": Cudnn() if "cudnn" in asked else None,
+        "backend": this_process() if "cudnn" in asked else None,
         "engines": None if "native" in asked else (),
     }
     try:

@@ -10,7 +10,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from cudnn_aot.cache.source import steady_sources
+from cudnn_aot.cache.spec import steady_sources
 from cudnn_aot.cache.toolchain import why_no_dsl
 from cudnn_aot.compiler.graph.enums import behavior_note, heur_mode, numerical_note
 from cudnn_aot.compiler.graph.graph import Graph
