@@ -41,11 +41,13 @@ def rank(
             ``"A"`` and puts the backend's block last, wherever the marker is.
         recommend: the family's heuristics for a kind; a family proposes nothing by ``[]``.
         backend: the backend's plans, by the mode that found them; of OPENSOURCE, the one that
-            delegates to engines that the backend never lists.
+            delegates to engines that the backend never lists. Where that mode is asked, it leads
+            the backend's block in every mode, as the backend tries it before its own plans.
 
     Raises:
         ValueError: a marker is there twice; the fault is the family's.
     """
+    delegating = backend.get(heur_mode.OPENSOURCE, ()) if heur_mode.OPENSOURCE in modes else ()
     ranked: list[Entry] = []
     for mode in modes:
         proposals = recommend("FALLBACK" if mode is heur_mode.FALLBACK else "A")
@@ -53,8 +55,8 @@ def rank(
         markers = len(proposals) - len(ours)
         if markers > 1:
             raise ValueError(f"the heuristics place the backend {markers} times, want once")
-        place = len(ours)
+        found, place = [*delegating, *backend.get(mode, ())], len(ours)
         if markers and mode is not heur_mode.OPENSOURCE:
             place = proposals.index(BACKEND)
-        ranked += [*ours[:place], *backend.get(mode, ()), *ours[place:]]
+        ranked += [*ours[:place], *found, *ours[place:]]
     return list(dict.fromkeys(ranked))
