@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import gemm_graphs
 import pytest
@@ -10,6 +11,7 @@ from table_model import declared
 
 import cudnn_aot as cudnn
 from cudnn_aot import _native
+from cudnn_aot.compiler.graph.enums import heur_mode
 from cudnn_aot.compiler.planning import plan as planning
 from cudnn_aot.compiler.planning.engine import Refusal
 from cudnn_aot.compiler.planning.plan import plan_graph, plan_key
@@ -440,9 +442,17 @@ def test_plan_key_follows_graph_target_and_planner(monkeypatch):
         plan_key(graph, load_target("h100")),
         plan_key(gemm_graphs.plain("g", 64, 64, 128), H200),
     ]
+    others += [
+        plan_key(
+            graph, replace(H200, **{name: f"{value}x" if isinstance(value, str) else value + 1})
+        )
+        for name, value in H200.descriptor().items()
+    ]
+    others.append(plan_key(graph, replace(H200, sm_count=float(H200.sm_count))))  # equal in Python
+    others.append(plan_key(graph, H200, modes=(heur_mode.FALLBACK, heur_mode.A)))
     monkeypatch.setattr(planning, "_source_digest", lambda family: "edited")
     others.append(plan_key(graph, H200))
-    assert len({key, *others}) == 4
+    assert len({key, *others}) == 1 + len(others)
 
 
 def test_a_constant_is_part_of_the_plan_and_no_operand():
