@@ -120,6 +120,8 @@ Requirements ParseRequirements(const Value& value) {
     auto is_it = [&, &name = name](const auto& known) { return name == known.first; };
     const auto* text = std::find_if(std::begin(texts), std::end(texts), is_it);
     const auto* number = std::find_if(std::begin(numbers), std::end(numbers), is_it);
+    bool is_known = text != std::end(texts) || number != std::end(numbers);
+    if (is_known && field.value().kind == Value::Kind::kNull) continue;  // asks for nothing
     if (text != std::end(texts)) {
       *text->second = field.String();
     } else if (number != std::end(numbers)) {

@@ -54,6 +54,7 @@ def fill_store(path: Path) -> Path:
         put_plan(writer, "sliced", launch_table=SLICED)
         put_plan(writer, "scalars", launch_table=SCALARS)
         put_plan(writer, "it's", symbol_name="scale")
+        put_plan(writer, "undemanding", requirements={"gpu_arch": None, "sm_count": None})
         put_plan(writer, "modèle/ü 1")
         put_plan(writer, "later", format=2)
         put_plan(writer, "worded", format="two")
@@ -100,7 +101,7 @@ def assert_same(call: Callable[[Any], Any], path: Any, target: str | None = None
 def test_a_plan_by_name_and_by_key(stored):
     store = c_interface.Store(stored)
     assert store.names() == runtime.open(stored).names()
-    for asked in ("scale", graph_key("scale"), "modèle/ü 1"):
+    for asked in ("scale", graph_key("scale"), "modèle/ü 1", "undemanding"):
         plan = store.plan(asked)
         info = plan.info
         assert (info.name.decode(), info.target, info.engine) == (asked, b"cpu", b"by.hand")

@@ -24,11 +24,11 @@ def run(*command: object) -> str:
     return done.stdout
 
 
-def build(folder: Path) -> Path:
-    """The program, built in ``folder`` without a warning."""
+def build(folder: Path, python: str | Path = sys.executable) -> Path:
+    """The program, built in ``folder`` without a warning against the install of ``python``."""
     beside = Path(sys.executable).with_name("cmake")
     cmake = beside if beside.exists() else shutil.which("cmake")
-    place = run(sys.executable, "-m", "cudnn_aot", "--cmakedir").strip()
+    place = run(python, "-m", "cudnn_aot", "--cmakedir").strip()
     settings = (f"-Dcudnn_aot_DIR={place}", "-DCMAKE_CXX_FLAGS=-Werror")
     run(cmake, "-S", EXAMPLE, "-B", folder, *settings)
     run(cmake, "--build", folder)
