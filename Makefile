@@ -7,7 +7,8 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 # Settings of the caller's shell must not decide what a demo or a test does.
 unexport CUDNN_AOT_STORE CUDNN_AOT_FORBID_COMPILE PYTHONPATH
 
-NATIVE_SOURCES := $(wildcard native/CMakeLists.txt native/src/* native/include/* native/include/*/*)
+NATIVE_SOURCES := $(wildcard native/CMakeLists.txt native/*.map native/src/* native/include/*)
+CPP_FILES := $(wildcard native/src/*.cpp native/src/*.h native/include/* examples/cpp-server/*.cpp examples/cpp-server/*.h)
 PACKAGES := compiler cache runtime cli recipes
 TESTS ?= tests
 
@@ -48,7 +49,7 @@ test: $(VENV)/test.ready lint
 lint: $(VENV)/test.ready ide
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/clang-format --dry-run -Werror $(wildcard native/src/*.cpp native/src/*.h native/src/*.hpp)
+	@$(BIN)/clang-format --dry-run -Werror $(CPP_FILES)
 	@$(BIN)/mypy
 
 check: test

@@ -32,13 +32,12 @@ class Plan {
   // call that is not to be kept. `names_device` says whether a buffer of it named the device.
   bool Settle(const Call& call, bool names_device, Frame* frame, Settled* out) const;
 
-  // Makes the launches of a settled call that has templates of them, with the addresses of `call`,
-  // which matches it. Returns the number of steps that are done: fewer than all where the driver
-  // refused a launch, which Fit and Run are left to make or to explain.
-  size_t Launch(const Settled& settled, const Call& call, void* stream) const;
+  // Runs a settled call with the addresses and numbers of `call`, which matches it. Throws Refusal
+  // for a number, LaunchFailure.
+  void Run(const Settled& settled, const Call& call, void* stream) const;
 
-  // The arguments of a settled call with the addresses and numbers of `call`, which matches it;
-  // then its steps, from `first` on. Fit throws Refusal for a number, Run LaunchFailure.
+  // The same in two parts, of which the second reads nothing of `call`: its arguments, then its
+  // steps from `first` on.
   void Fit(const Settled& settled, const Call& call, LaunchBlock* block) const;
   void Run(const Settled& settled, LaunchBlock* block, void* stream, size_t first = 0) const;
 
@@ -59,6 +58,10 @@ class Plan {
     int64_t bytes = 0;
   };
 
+  // Makes the launches that a settled call has templates of. Returns the number of steps that are
+  // done: fewer than all where the driver refused a launch, which is left to make or to explain.
+  size_t Launch(const Settled& settled, const Call& call, void* stream) const;
+  void FitAndRun(const Settled& settled, const Call& call, void* stream, size_t first) const;
   void RunChecks(const Frame& frame) const;
   void ChooseBranch(Frame* frame) const;
   void CarveWorkspace(const Call& call, Frame* frame) const;

@@ -228,6 +228,7 @@ void Plan::LearnLaunches(const Call& call, Settled* settled) const {
 }
 
 size_t Plan::Launch(const Settled& settled, const Call& call, void* stream) const {
+  if (settled.launches_.empty()) return 0;
   std::optional<cuda::DeviceScope> on_device;
   if (cuda::IsDefaultStream(stream)) {
     on_device.emplace(settled.device_.device_id);
@@ -251,6 +252,19 @@ size_t Plan::Launch(const Settled& settled, const Call& call, void* stream) cons
     RunFill(*action.step, {reinterpret_cast<char*>(data), action.bytes}, settled.device_, stream);
   }
   return count;
+}
+
+void Plan::Run(const Settled& settled, const Call& call, void* stream) const {
+  size_t done = Launch(settled, call, stream);
+  if (done < settled.actions_.size()) FitAndRun(settled, call, stream, done);
+}
+
+// Apart, so that a learnt launch does not pay for the block.
+__attribute__((noinline)) void Plan::FitAndRun(const Settled& settled, const Call& call,
+                                               void* stream, size_t first) const {
+  LaunchBlock block;
+  Fit(settled, call, &block);
+  Run(settled, &block, stream, first);
 }
 
 void Plan::Fit(const Settled& settled, const Call& call, LaunchBlock* block) const {

@@ -38,8 +38,6 @@ class Settled {
 
   DLDevice device() const { return device_; }
   bool names_device() const { return names_device_; }
-  bool has_launches() const { return !launches_.empty(); }
-  size_t num_steps() const { return actions_.size(); }
 
  private:
   friend class Plan;

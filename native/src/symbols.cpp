@@ -153,6 +153,13 @@ void CheckRange(const Symbol& symbol, int64_t value, const Operand* binder) {
                     (binder == nullptr ? "" : " from " + OperandName(*binder)) + ", want " + want);
 }
 
+void RefuseSymbol(const Table& table, const std::string& shown) {
+  throw Refusal(
+      "symbol_unknown", Refusal::kNoOperand,
+      "symbols: got " + shown + ", want " +
+          (table.symbols.empty() ? "none, the graph has no symbol" : Choices(table.symbol_names)));
+}
+
 void BindSymbols(const Table& table, const Call& call, Frame* frame) {
   for (int i = 0; i < call.num_symbols; ++i) {
     frame->symbols[call.symbols[i].symbol] = call.symbols[i].value;
