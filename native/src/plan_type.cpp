@@ -322,7 +322,7 @@ PyObject* Resolve(PlanObject* self, const Binding* binding, PyObject* const* arg
     DLDevice device = FindCallDevice(self, gathered.call, &named);
     Frame frame(self->plan->table());
     self->plan->Resolve(gathered.call, device, &frame);
-    return DescribeCall(*self->plan, &frame).release().ptr();
+    return DescribeCall(*self->plan, gathered.call, &frame).release().ptr();
   });
 }
 
