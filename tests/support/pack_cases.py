@@ -18,7 +18,8 @@ from cudnn_aot import _native
 from cudnn_aot.errors import RefusedError
 
 BASE = 1 << 20  # a made-up address: nothing is read
-EXTENTS = (1, 1, 2, 2, 3, 4, 5, 6, 8, "M", "M", "N", ["mul", 2, "M"], ["mul", "M", "N"])
+EXTENTS = (1, 1, 2, 2, 3, 4, 5, 6, 8, "M", "M", "N", ["mul", 2, "M"], ["mul", "M", "N"],
+           ["mul", 3, ["mul", "N", 1]])  # fmt: skip
 SYMBOLS = {"M": symbol(0, 12), "N": symbol(1, 16, 1)}
 
 
@@ -30,6 +31,7 @@ class Case:
     bound: dict[int, Bound]
     given: dict[str, int] = field(default_factory=dict)
     overrides: dict[int, Override] = field(default_factory=dict)
+    workspace: Bound = None
 
 
 def as_argument(bound: Bound) -> Any:
@@ -79,7 +81,7 @@ def stated(case: Case) -> Any:
 def product(extents: Sequence[Any]) -> Any:
     number, symbols = 1, []
     for extent in extents:
-        factor, names = pack_model.factors_of(extent)
+        factor, names = pack_model.factors_of(extent) or (1, [])
         number, symbols = number * factor, [*symbols, *names]
     return ["mul", number, *symbols] if symbols else number
 
@@ -213,7 +215,7 @@ def case(r: random.Random) -> Case:
             name
             for entry in entries
             for extent in entry["dim"]
-            for name in pack_model.factors_of(extent)[1]
+            for name in pack_model.symbols_of(extent)
         }
         symbols = {name: row for name, row in SYMBOLS.items() if name in used}
         made = table(entries, symbols=symbols)

@@ -6,6 +6,7 @@ and overrides in elements.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ DTYPES = {
 }  # fmt: skip
 UINT, OPAQUE, FLOAT, BFLOAT, COMPLEX = 1, 3, 2, 4, 5
 CPU, CUDA, PINNED, MANAGED = 1, 2, 3, 13
-MANY = 4096  # elements that are worth enumerating
+MANY = 48  # elements that are worth enumerating
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +56,18 @@ class Slots:
     below: int = 0  # bytes of it that lie before the address
     address: int = 0
     graph_described: bool = False
+    has_gaps: bool = False  # between its elements, which are those of the caller's buffer
 
 
 Override = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 class Refused(Exception):
-    def __init__(self, rule: str, uid: int | None) -> None:
-        super().__init__(rule, uid)
-        self.rule, self.uid = rule, uid
+    """`place` says which part of the table refuses, where rule and operand leave it open."""
+
+    def __init__(self, rule: str, uid: int | None, place: str = "") -> None:
+        super().__init__(rule, uid, place)
+        self.rule, self.uid, self.place = rule, uid, place
 
 
 # ---- Layouts ------------------------------------------------------------------------------------
@@ -74,7 +78,8 @@ def offsets(shape: Sequence[int], stride: Sequence[int]) -> Iterator[int]:
         yield sum(i * s for i, s in zip(index, stride, strict=True))
 
 
-def ends(shape: Sequence[int], stride: Sequence[int]) -> tuple[int, int]:
+@functools.lru_cache(1 << 16)  # neighbouring calls share most operands
+def ends(shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, int]:
     """The lowest and the highest offset of a tensor that has elements."""
     if math.prod(shape) <= MANY:
         places = list(offsets(shape, stride))
@@ -87,11 +92,12 @@ def reach(shape: Sequence[int], stride: Sequence[int], width: int) -> tuple[int,
     """Bytes before the first element's address, and from it on."""
     if 0 in shape:
         return 0, 0
-    low, high = ends(shape, stride)
+    low, high = ends(tuple(shape), tuple(stride))
     return -low * width, (high + 1) * width
 
 
-def is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
+@functools.lru_cache(1 << 16)
+def is_dense(shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:
     """Whether the elements fill their range, each place once."""
     count = math.prod(shape)
     if count <= MANY:
@@ -157,9 +163,8 @@ def packed_axis(entry: Mapping[str, Any]) -> int:
     def even(extent: Any) -> bool:
         if isinstance(extent, int):
             return extent % per_slot(entry) == 0
-        factors = extent[1:] if isinstance(extent, list) and extent[0] == "mul" else [extent]
-        numbers = [factor for factor in factors if isinstance(factor, int)]
-        return math.prod(numbers) % per_slot(entry) == 0
+        factors = factors_of(extent)
+        return factors is not None and factors[0] % per_slot(entry) == 0
 
     known = [axis for axis in candidates if even(entry["dim"][axis])]
     return (known or candidates or [-1])[0]
@@ -226,16 +231,38 @@ def declared(entry: Mapping[str, Any], call: Call) -> Declared:
 # ---- Symbols ------------------------------------------------------------------------------------
 
 
-def factors_of(extent: Any) -> tuple[int, list[str]]:
-    """An extent as a number times symbols."""
-    parts = [extent] if not isinstance(extent, list) else extent[1:]
-    numbers = [part for part in parts if isinstance(part, int)]
-    return math.prod(numbers), [part for part in parts if isinstance(part, str)]
+def expanded(extent: Any, let: Mapping[str, Any]) -> Any:
+    """An extent of numbers and symbols alone."""
+    if isinstance(extent, list):
+        return [extent[0], *(expanded(part, let) for part in extent[1:])]
+    return expanded(let[extent], let) if isinstance(extent, str) and extent in let else extent
+
+
+def symbols_of(extent: Any) -> list[str]:
+    if isinstance(extent, list):
+        return [name for part in extent[1:] for name in symbols_of(part)]
+    return [extent] if isinstance(extent, str) else []
+
+
+def factors_of(extent: Any) -> tuple[int, list[str]] | None:
+    """An extent as a number times symbols; None for another form."""
+    if isinstance(extent, list):
+        parts = [factors_of(part) for part in extent[1:]]
+        if extent[0] != "mul" or None in parts:
+            return None
+        known = [part for part in parts if part is not None]
+        return math.prod(n for n, _ in known), [name for _, names in known for name in names]
+    return (extent, []) if isinstance(extent, int) else (1, [extent])
 
 
 def solve(extent: Any, value: int, known: Mapping[str, int]) -> dict[str, int] | None:
-    """`known` and the one symbol that makes `extent` this value."""
-    factor, symbols = factors_of(extent)
+    """`known` and the one symbol that makes `extent` this value; other forms are compared."""
+    factors = factors_of(extent)
+    if factors is None:
+        names = symbols_of(extent)
+        equal = all(name in known for name in names) and Call(dict(known)).value(extent) == value
+        return dict(known) if equal else None
+    factor, symbols = factors
     factor *= math.prod(known[name] for name in symbols if name in known)
     unknown = [name for name in symbols if name not in known]
     if not unknown:
@@ -298,8 +325,14 @@ def need_range(symbols: Mapping[str, Any], values: Mapping[str, int], binder: in
         value = values.get(name)
         if value is None:
             continue
-        if not row["min"] <= value <= row["max"] or value % row.get("multiple_of", 1):
-            raise Refused("symbol_range", binder)
+        sides = {
+            "min": value < row["min"],
+            "max": value > row["max"],
+            "multiple_of": value % row.get("multiple_of", 1) != 0,
+        }
+        for side, wrong in sides.items():
+            if wrong:
+                raise Refused("symbol_range", binder, f"symbols.{name}.{side}")
 
 
 def bind_symbols(
@@ -322,7 +355,7 @@ def bind_symbols(
         held = bound.get(uid)
         if not isinstance(held, Held) or entry.get("ragged") or is_reordered(entry):
             continue
-        if all(name in known for extent in entry["dim"] for name in factors_of(extent)[1]):
+        if all(name in known for extent in entry["dim"] for name in symbols_of(extent)):
             continue
         if (found := fit(entry, held.shape, known)) is None:
             continue
@@ -368,7 +401,8 @@ def own_layout(said: Declared, held: Held) -> Slots:
             theirs = [1 if n == 1 else next(moving) for n in dim]
         stride = [s if n == 1 else t for n, s, t in zip(dim, stride, theirs, strict=True)]
     below, above = reach(dim, stride, slot_bytes(said.entry))
-    return Slots(dim, tuple(stride), below + above, below, held.address)
+    gaps = math.prod(dim) * slot_bytes(said.entry) < below + above
+    return Slots(dim, tuple(stride), below + above, below, held.address, has_gaps=gaps)
 
 
 def as_declared(said: Declared, held: Held) -> Slots:
@@ -387,7 +421,7 @@ def need_meant(said: Declared, held: Held, given: set[str], overridden: bool) ->
     if held.width != 8 * slot_bytes(entry) or sum(n > 1 for n in held.shape) < 2:
         return
     differ = [axis for axis, n in enumerate(held.shape) if n != said.dim[axis]]
-    names = [factors_of(entry["dim"][axis])[1] for axis in differ]
+    names = [symbols_of(entry["dim"][axis]) for axis in differ]
     if not all(names):
         return
     said_so = overridden or all(name in given for row in names for name in row)
@@ -478,12 +512,13 @@ def normalise_override(said: Declared, held: Held | int, override: Override) -> 
         before, after = 0, math.prod(held.shape) * held.width // 8 if dense else 0
     if below > before or above > after:
         raise Refused("capacity", entry["uid"])
-    if not is_dense(held.shape, held.stride):
+    gaps = not is_dense(held.shape, held.stride)
+    if gaps:
         written = entry["kind"] == "output"
         same = held.width == 8 * slot_bytes(entry)
         if is_reordered(entry) or (written and not (same and keeps_to_elements(dim, stride, held))):
             raise Refused("capacity", entry["uid"])
-    return Slots(dim, stride, before + after, before, held.address)
+    return Slots(dim, stride, before + after, before, held.address, has_gaps=gaps)
 
 
 # ---- A call -------------------------------------------------------------------------------------
@@ -541,6 +576,13 @@ def pack(
     """The symbols of a call and its operands by uid, absent ones left out; or `Refused`."""
     given, overrides = given or {}, overrides or {}
     need_device(table, bound)
+    if let := table.get("let"):
+        fields = ("dim", "stride")
+        rows = [
+            row | {name: [expanded(e, let) for e in row[name]] for name in fields if name in row}
+            for row in table["operands"]
+        ]
+        table = {**table, "operands": rows}
     known = bind_symbols(table, bound, given, overrides) if table["symbols"] else {}
     call = Call(known, let=table.get("let", {}))
     out: dict[int, Slots] = {}
@@ -564,7 +606,7 @@ def pack(
             if may_overlap(slots.dim, slots.stride):
                 raise Refused("overlap", uid)
         if slots.address == 0 and slots.nbytes > 0:
-            raise Refused("presence", uid)
+            raise Refused("presence", uid, f"operand {uid}: null")
         if slots.address % slot_bytes(entry):
             raise Refused("alignment", uid)
         out[uid] = slots
