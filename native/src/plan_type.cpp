@@ -293,7 +293,7 @@ PyObject* Resolve(PlanObject* self, const Binding* binding, PyObject* const* arg
     DLDevice device = self->devices.Find(self->plan->table(), gathered.call, &named);
     Frame frame(self->plan->table());
     self->plan->Resolve(gathered.call, device, &frame);
-    return DescribeCall(*self->plan, &frame).release().ptr();
+    return DescribeCall(*self->plan, gathered.call, &frame).release().ptr();
   });
 }
 
