@@ -51,7 +51,8 @@ test: $(VENV)/test.ready lint
 sanitize: $(VENV)/test.ready
 	@scripts/sanitize.sh address $(BIN)/python -q -m 'not gpu and not slow' tests/native
 	@scripts/sanitize.sh thread $(BIN)/python -q tests/native/test_threads.py \
-	  tests/native/test_execute.py tests/native/test_settled.py tests/runtime/test_threads.py
+	  tests/native/test_execute.py tests/native/test_settled.py tests/runtime/test_threads.py \
+	  tests/native/test_c_interface.py::test_eight_threads
 
 lint: $(VENV)/test.ready ide
 	@$(BIN)/ruff check .

@@ -160,12 +160,17 @@ class Plan:
     def _expose(self, native: _native.Plan | _native.BoundPlan) -> None:
         self._native: _native.Plan | _native.BoundPlan = native
         self.execute = native.execute  # no Python frame on the path of a launch
+        self.caller = native.caller
+        self.launcher = native.launcher
         if os.environ.get("CUDNN_AOT_NVTX") == "1":
             from cudnn_aot.runtime import ranges
 
-            self.execute = ranges.ranged(native.execute, self.name)
-        self.caller = native.caller
-        self.launcher = native.launcher
+            name = self.name
+            self.execute = ranges.ranged(native.execute, name)
+            self.caller = lambda *args: ranges.ranged(native.caller(*args), name)
+            self.launcher = lambda *args, **kwargs: ranges.ranged(
+                native.launcher(*args, **kwargs), name
+            )
         self.resolve = native.resolve
         self.workspace_bytes = native.workspace_bytes
 

@@ -149,10 +149,14 @@ class _Operator:
 
     def _schema(self) -> str:
         arguments = []
+        entries = list(self.inputs.values())
+        # In a schema nothing without a default may follow one that has one.
+        required = [i for i, entry in enumerate(entries) if not _has_default(entry)]
+        first_default = required[-1] + 1 if required else 0
         for i, (label, entry) in enumerate(self.inputs.items()):
             argument = f"{re.sub(r'^[0-9]|[^0-9A-Za-z_]', '_', label)}_{i}"
             if entry["kind"] == "scalar":
-                default = "" if entry.get("value") is None else f"={entry['value']}"
+                default = f"={entry['value']}" if i >= first_default else ""
                 arguments.append(f"Scalar {argument}{default}")
             else:
                 arguments.append(f"Tensor {argument}")
@@ -161,7 +165,13 @@ class _Operator:
             results if len(self.outputs) == 1 else f"({results})"
         )
 
-    def _run(self, *arguments: Any) -> Any:
+    def _complete(self, arguments: Sequence[Any]) -> list[Any]:
+        """With the numbers that are left out, as torch does with those that equal the default."""
+        left_out = list(self.inputs.values())[len(arguments) :]
+        return [*arguments, *(entry["value"] for entry in left_out)]
+
+    def _run(self, *given: Any) -> Any:
+        arguments = self._complete(given)
         device = next(each.device for each in arguments if isinstance(each, torch.Tensor))
         symbols = self._symbols(arguments)
         results = self._allocate(symbols, device)
@@ -175,7 +185,7 @@ class _Operator:
 
     def _fake(self, *arguments: Any) -> Any:
         device = next(each.device for each in arguments if isinstance(each, torch.Tensor))
-        results = self._allocate(self._symbols(arguments), device)
+        results = self._allocate(self._symbols(self._complete(arguments)), device)
         return results[0] if len(results) == 1 else tuple(results)
 
     def _allocate(self, symbols: Mapping[str, Any], device: torch.device) -> list[torch.Tensor]:
@@ -218,6 +228,10 @@ class _Operator:
         return _ARITHMETIC[operation](*(self._value(part, symbols) for part in parts))
 
 
+def _has_default(entry: Mapping[str, Any]) -> bool:
+    return entry["kind"] == "scalar" and entry.get("value") is not None
+
+
 def _choose(
     name: str, kind: str, operands: Mapping[str, Any], chosen: Sequence[str] | None
 ) -> dict[str, Any]:
@@ -231,10 +245,9 @@ def _choose(
             known = ", ".join(map(repr, operands))
             raise UsageError(f"operator {name!r}: got the {kind} {label!r}, want some of {known}")
     for label, entry in operands.items():
-        needed = not entry.get("optional") and not (
-            entry["kind"] == "scalar" and entry.get("value") is not None
-        )
-        if needed and label not in chosen:
+        if entry.get("optional") or _has_default(entry):
+            continue
+        if label not in chosen:
             raise UsageError(
                 f"operator {name!r}: the plan needs {kind} {label!r}, which is not named"
             )
@@ -303,20 +316,23 @@ def _differentiate(
     """What torch calls after the forward operator, and for its gradients."""
     read = {_source(label) for step in steps for label in step.gradient.inputs.values()}
     saved = [label for label in (*operator.inputs, *operator.outputs) if label in read]
+    numbers = {label for label, entry in operator.inputs.items() if entry["kind"] == "scalar"}
 
     def setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         results = output if isinstance(output, tuple) else (output,)
-        of = dict(zip((*operator.inputs, *operator.outputs), (*inputs, *results), strict=True))
-        ctx.save_for_backward(*(of[label] for label in saved))
+        values = (*operator._complete(inputs), *results)
+        of = dict(zip((*operator.inputs, *operator.outputs), values, strict=True))
+        ctx.numbers = {label: of[label] for label in saved if label in numbers}
+        ctx.save_for_backward(*(of[label] for label in saved if label not in numbers))
 
     def backward(ctx: Any, *incoming: Any) -> Any:
-        known = dict(zip(saved, ctx.saved_tensors, strict=True))
+        tensors = [label for label in saved if label not in numbers]
+        known = dict(zip(tensors, ctx.saved_tensors, strict=True)) | ctx.numbers
         known |= {
             f"grad {label}": each for label, each in zip(operator.outputs, incoming, strict=True)
         }
-        needed = [
-            label for label, need in zip(operator.inputs, ctx.needs_input_grad, strict=True) if need
-        ]
+        given = list(operator.inputs)[: len(ctx.needs_input_grad)]
+        needed = [label for label, need in zip(given, ctx.needs_input_grad, strict=True) if need]
         found: dict[str, Any] = {}
         for step in steps:
             if not any(label in needed for label in step.gradient.outputs.values()):
@@ -330,14 +346,16 @@ def _differentiate(
                 raise UsageError(
                     f"operator {operator.name!r}: no plan gives the gradient of {label!r}"
                 )
-        gradients = tuple(found.get(label) for label in operator.inputs)
+        gradients = tuple(found.get(label) for label in given)
         return gradients if len(gradients) > 1 else gradients[0]
 
     return setup, backward
 
 
-def _tensor(known: Mapping[str, torch.Tensor], label: str) -> torch.Tensor:
+def _tensor(known: Mapping[str, Any], label: str) -> Any:
     tensor = known[_source(label)]
+    if not isinstance(tensor, torch.Tensor):
+        return tensor
     if 0 in tensor.stride():  # an incoming gradient may be expanded, an operand of a plan is not
         tensor = tensor.contiguous()
     return tensor.mT if label.endswith(".mT") else tensor

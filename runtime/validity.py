@@ -6,6 +6,9 @@ found. What cannot be known without a driver is None, which is neither yes nor n
 
 from __future__ import annotations
 
+import contextlib
+import importlib.metadata
+import importlib.util
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -172,6 +175,7 @@ def _validity(
         ffi,
         *(_device_flags(needed, machine) if is_gpu else ()),
         *((runtime,) if is_gpu else ()),
+        *((_cudnn_flag(needed.cudnn),) if needed.cudnn else ()),
     ]
     return Validity(target, key, names, digest, tuple(flags))
 
@@ -244,6 +248,18 @@ def _process_flags() -> tuple[Flag, Flag]:
     else:  # what none of the known places has, the system's loader may still find
         runtime = Flag("cudart", True if found else None, wanted, found or "unknown")
     return ffi, runtime
+
+
+def _cudnn_flag(wanted: str) -> Flag:
+    """The cuDNN that this process would load, by its distribution; it is not imported."""
+    want = f"{wanted} exactly, and its frontend"
+    if importlib.util.find_spec("cudnn") is None:
+        return Flag("cudnn", False, want, "no cuDNN frontend")
+    for distribution in ("nvidia-cudnn-cu13", "nvidia-cudnn-cu12"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            version = ".".join(importlib.metadata.version(distribution).split(".")[:3])
+            return Flag("cudnn", version == wanted, want, version)
+    return Flag("cudnn", None, want, "unknown")
 
 
 _FFI_NUMBERS = requirements.numbers(FFI_MIN)

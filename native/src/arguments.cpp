@@ -270,6 +270,19 @@ void ParseArguments(const char* function, PyObject* const* args, Py_ssize_t coun
   }
 }
 
+namespace {
+
+struct Held {
+  explicit Held(PyObject* of) : object(of) { Py_INCREF(object); }
+  ~Held() { Py_DECREF(object); }
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+
+  PyObject* object;
+};
+
+}  // namespace
+
 int GatherSymbols(const PlanObject* self, PyObject* symbols, SymbolValue* out) {
   if (symbols == nullptr || symbols == Py_None) return 0;
   if (!PyDict_Check(symbols)) {
@@ -282,6 +295,7 @@ int GatherSymbols(const PlanObject* self, PyObject* symbols, SymbolValue* out) {
   PyObject* value = nullptr;
   Py_ssize_t at = 0;
   while (PyDict_Next(symbols, &at, &key, &value) != 0) {
+    Held held_key(key), held_value(value);  // what reads a value may change the dict
     const char* name = PyUnicode_Check(key) ? PyUnicode_AsUTF8(key) : nullptr;
     int symbol = name == nullptr ? -1 : table.FindSymbol(name);
     if (symbol < 0 || count == kMaxSymbols) {  // keys that claim to differ may name one symbol

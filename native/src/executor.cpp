@@ -1,7 +1,9 @@
 #include "executor.h"
 
 #include <algorithm>
+#include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "cuda.h"
@@ -68,6 +70,15 @@ unsigned NumberOfThread() {
   return number;
 }
 
+// Not locked where another thread holds on to it. The child of a fork may have none that will ever
+// give it back: there, as wherever a shard is much in use, calls go by without being remembered.
+std::unique_lock<std::mutex> TryLock(std::mutex& mutex) {
+  constexpr int kTries = 100;
+  std::unique_lock<std::mutex> lock(mutex, std::defer_lock);
+  for (int i = 0; i < kTries && !lock.try_lock(); ++i) std::this_thread::yield();
+  return lock;
+}
+
 }  // namespace
 
 void Executor::Execute(const TensorCall& given) {
@@ -95,8 +106,7 @@ void Executor::Run(const Call& call, void* stream) {
   const Table& table = plan_.table();
   Shard& shard = shards_[NumberOfThread() % kShards];
   std::shared_ptr<Settled> settled;
-  {
-    std::lock_guard<std::mutex> lock(shard.mutex);
+  if (auto lock = TryLock(shard.mutex)) {
     const auto* found = shard.recent.Find(table, call, [&] { return devices_.Current(); });
     if (found != nullptr) settled = *found;  // held, since others may replace it
   }
@@ -109,17 +119,11 @@ void Executor::Run(const Call& call, void* stream) {
   Frame frame(table);
   plan_.Resolve(call, device, &frame);
   if (table.can_settle) {
-    {
-      std::lock_guard<std::mutex> lock(shard.mutex);
-      settled = shard.recent.Take();
-    }
+    if (auto lock = TryLock(shard.mutex)) settled = shard.recent.Take();
     // The last call that ran on a reused entry may have been another thread's.
     std::atomic_thread_fence(std::memory_order_acquire);
     if (settled != nullptr && plan_.Settle(call, named, &frame, settled.get())) {
-      {
-        std::lock_guard<std::mutex> lock(shard.mutex);
-        shard.recent.Keep(settled);
-      }
+      if (auto lock = TryLock(shard.mutex)) shard.recent.Keep(settled);
       return plan_.Run(*settled, call, stream);
     }
   }

@@ -129,8 +129,7 @@ int LaunchHook(const LaunchConfig* config, const void* kernel, void** params, vo
 Recording::Recording() { recording = this; }
 Recording::~Recording() { recording = nullptr; }
 
-std::unique_ptr<const LaunchTemplate> LaunchTemplate::Learn(const std::vector<Probe>& probes,
-                                                            int device) {
+std::unique_ptr<const LaunchTemplate> LaunchTemplate::Learn(const std::vector<Probe>& probes) {
   auto out = std::make_unique<LaunchTemplate>();
   out->launch_ = probes.front().launch;
   const std::string& params = out->launch_.params;
@@ -153,7 +152,6 @@ std::unique_ptr<const LaunchTemplate> LaunchTemplate::Learn(const std::vector<Pr
     at = word + sizeof(uintptr_t);
   }
   void* function = nullptr;
-  cuda::DeviceScope scope(device);
   if (TheDriver().get_function == nullptr || TheDriver().launch == nullptr ||
       TheDriver().get_function(&function, out->launch_.kernel) != 0) {
     return nullptr;

@@ -2,9 +2,11 @@
 //
 // The host function turns tensors into kernel parameters: TMA descriptors, pointers, extents. Among
 // calls that are alike (settled.h) these differ in addresses only. So the host function is asked a
-// few times for a launch that is recorded instead of made, at addresses that are made up; the words
-// in which the recordings follow an address are where the addresses of a call go. Recordings that
-// differ in any other way give no template, and the host function is called each time.
+// dozen times for a launch that is recorded instead of made, at other addresses each time
+// (learnt.cpp); the words in which the recordings follow an address are where the addresses of a
+// call go. Recordings that differ in any other way give no template, and the host function is called
+// each time. What is assumed of it: of addresses it reads values, alignment up to 4 KiB, and which
+// are equal or null; and it depends on nothing else that differs between calls that are alike.
 #pragma once
 
 #include <cstddef>
@@ -67,8 +69,8 @@ class LaunchTemplate {
   };
 
   // Null where the probes differ in more than addresses that follow their bases, and where the
-  // driver has no function for the kernel on `device`.
-  static std::unique_ptr<const LaunchTemplate> Learn(const std::vector<Probe>& probes, int device);
+  // driver has no function for the kernel in the context that is current.
+  static std::unique_ptr<const LaunchTemplate> Learn(const std::vector<Probe>& probes);
 
   // Launches for other bases. False, with nothing launched, if the driver refuses.
   template <typename F>

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <optional>
-#include <random>
 
 #include "cuda.h"
 #include "ffi.h"
@@ -26,8 +24,6 @@ bool SameDevice(DLDevice a, DLDevice b) {
 bool SameType(DLDataType a, DLDataType b) {
   return a.code == b.code && a.bits == b.bits && a.lanes == b.lanes;
 }
-
-constexpr uintptr_t kAddressBits = (uintptr_t{1} << 47) - 1;  // of a process
 
 uintptr_t AddressOf(const Buffer& buffer) { return reinterpret_cast<uintptr_t>(buffer.data); }
 
@@ -171,87 +167,6 @@ bool Plan::Settle(const Call& call, bool names_device, Frame* frame, Settled* ou
   }
   LearnLaunches(call, out);
   return true;
-}
-
-// Any addresses will do that have the remainders of the call's: nothing is launched on them.
-void Plan::LearnLaunches(const Call& call, Settled* settled) const {
-  constexpr int kProbes = 4;
-  settled->launches_.clear();
-  settled->stream_.store(nullptr, std::memory_order_relaxed);
-  if (!table_.cuda || !table_.scalars.empty()) return;
-  for (const Settled::Action& action : settled->actions_) {
-    bool is_kernel = action.step->kind == Step::Kind::kKernel;
-    if (is_kernel && !kernels_[action.step->kernel]->has_launch_hook) return;
-  }
-  std::minstd_rand random;
-  auto invent = [&](const Buffer& buffer, uintptr_t mask) {
-    uintptr_t address = random();
-    address = (address << 20 ^ random()) & kAddressBits & ~mask;
-    return reinterpret_cast<char*>(address | (AddressOf(buffer) & mask));
-  };
-  std::vector<Buffer> buffers(call.buffers, call.buffers + table_.operands.size());
-  Buffer workspace = *call.workspace;
-  Call invented = call;
-  invented.buffers = buffers.data();
-  invented.workspace = &workspace;
-  std::vector<std::vector<LaunchTemplate::Probe>> probes(settled->actions_.size());
-  for (int turn = 0; turn < kProbes; ++turn) {
-    std::vector<uintptr_t> bases;
-    for (size_t i = 0; i < buffers.size(); ++i) {
-      Buffer& buffer = buffers[i];
-      if (buffer.data != nullptr) buffer.data = invent(buffer, table_.operands[i].address_mask);
-      bases.push_back(AddressOf(buffer));
-    }
-    if (settled->needs_workspace_) workspace.data = invent(workspace, settled->workspace_mask_);
-    bases.push_back(settled->WorkspaceOf(invented));
-    LaunchBlock block;
-    Fit(*settled, invented, &block);
-    auto* args = reinterpret_cast<FfiAny*>(block.bytes);
-    for (size_t i = 0; i < probes.size(); ++i) {
-      const Settled::Action& action = settled->actions_[i];
-      if (action.step->kind != Step::Kind::kKernel) continue;
-      Recording recording;
-      if (!CallKernel(*settled->branch_, *action.step, true, false, args + action.first_arg) ||
-          recording.only() == nullptr) {
-        return;
-      }
-      probes[i].push_back({*recording.only(), bases});
-    }
-  }
-  std::vector<std::unique_ptr<const LaunchTemplate>> launches(probes.size());
-  for (size_t i = 0; i < probes.size(); ++i) {
-    if (probes[i].empty()) continue;
-    launches[i] = LaunchTemplate::Learn(probes[i], settled->device_.device_id);
-    if (launches[i] == nullptr) return;
-  }
-  settled->launches_ = std::move(launches);
-}
-
-size_t Plan::Launch(const Settled& settled, const Call& call, void* stream) const {
-  if (settled.launches_.empty()) return 0;
-  std::optional<cuda::DeviceScope> on_device;
-  if (cuda::IsDefaultStream(stream)) {
-    on_device.emplace(settled.device_.device_id);
-  } else if (settled.stream_.load(std::memory_order_relaxed) != stream) {
-    cuda::RequireStream(stream, settled.device_.device_id);
-    settled.stream_.store(stream, std::memory_order_relaxed);
-  }
-  size_t count = settled.launches_.size();
-  auto base = [&](size_t i) {
-    return i < table_.operands.size() ? AddressOf(call.buffers[i]) : settled.WorkspaceOf(call);
-  };
-  for (size_t i = 0; i < count; ++i) {
-    const Settled::Action& action = settled.actions_[i];
-    if (settled.launches_[i] != nullptr) {
-      if (!settled.launches_[i]->Launch(base, stream)) return i;
-      continue;
-    }
-    const Settled::Place& place = action.place;  // of a fill
-    uintptr_t data = place.operand < 0 ? settled.WorkspaceOf(call) : base(place.operand);
-    data += static_cast<uintptr_t>(place.offset);
-    RunFill(*action.step, {reinterpret_cast<char*>(data), action.bytes}, settled.device_, stream);
-  }
-  return count;
 }
 
 void Plan::Run(const Settled& settled, const Call& call, void* stream) const {

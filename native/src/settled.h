@@ -8,7 +8,6 @@
 #pragma once
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -100,7 +99,6 @@ class Settled {
   std::vector<Number> numbers_;
   std::vector<int64_t> view_axes_;
   std::vector<std::unique_ptr<const LaunchTemplate>> launches_;  // of each action, or none
-  mutable std::atomic<void*> stream_{nullptr};  // of the device: the last that was asked for one
 };
 
 // A few settled calls of a plan, the last ones. Where calls hardly repeat, replacing them gains

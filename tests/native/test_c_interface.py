@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -379,6 +380,57 @@ def test_eight_threads(stored):
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(work, range(8)))
+
+
+FORKS = """
+import os, sys, threading, time
+import numpy as np
+import c_interface
+
+plan = c_interface.Store(sys.argv[1]).plan("sliced")
+
+def once(m):
+    y = np.zeros((m, 6), np.float32)
+    plan.execute({1: np.ones((m, 6), np.float32), 9: y}, np.zeros(8 * m + 256, np.uint8),
+                 symbols={"M": m})
+    return bool((y == 3).all())
+
+def work(number):
+    while not stop:
+        once(1 + number % 7)
+
+stop = False
+assert once(3)
+threads = [threading.Thread(target=work, args=(i,), daemon=True) for i in range(40)]
+for thread in threads:
+    thread.start()
+for _ in range(60):
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if all(once(m) for m in (3, 5, 9)) else 1)
+    for _ in range(1000):
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            break
+        time.sleep(0.01)
+    else:
+        os.kill(child, 9)
+        raise SystemExit("a child hangs")
+    assert status == 0, status
+stop = True
+"""
+
+
+def test_a_forked_child_executes_whatever_other_threads_were_doing(stored):
+    """More threads than the plan's memory of calls has locks."""
+    support = str(Path(c_interface.__file__).parent)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORKS, str(stored)],
+        env={**os.environ, "PYTHONPATH": support},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(

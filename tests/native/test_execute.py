@@ -305,3 +305,32 @@ print(_native.load_kernel(data, "scale").symbol)
         pytest.skip("this system does not let a process filter its own system calls")
     assert done.stdout.split() == ["scale"], done.stderr
     assert not list((tmp_path / "scratch").iterdir())
+
+
+def test_a_symbol_whose_conversion_changes_the_dict():
+    """Freed memory is overwritten in this process, so that a use of it is seen."""
+    code = """
+from tables import *
+from cudnn_aot import _native
+X = operand(1, ["M", 6], [6, 1])
+plan = _native.Plan(table([X], kernel(whole(X)), symbols={"M": symbol()}))
+
+class Value:
+    def __index__(self):
+        symbols.clear()
+        raise TypeError
+
+for _ in range(50):
+    symbols = {"M": Value()}
+    try: plan.resolve({1: 0x1000}, symbols=symbols)
+    except Exception as error: assert "symbol 'M': got" in str(error), error
+    else: raise AssertionError
+"""
+    support = str(Path(__file__).parents[1] / "support")
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONMALLOC": "debug", "PYTHONPATH": support},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr

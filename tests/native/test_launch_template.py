@@ -145,3 +145,61 @@ for value in (1.0, 2.0):
 """
     )
     assert len(launches(log)) == 2 and all("driver launch 0x1 " in line for line in launches(log))
+
+
+FLAGS = {
+    "page": lambda x, y: x % 256 == 0,
+    "same": lambda x, y: x == y,
+    "small": lambda x, y: x < 2**32,
+}
+
+
+@pytest.mark.parametrize("name", FLAGS)
+@pytest.mark.parametrize("turn", range(4))
+def test_what_a_host_function_sees_in_addresses_beside_their_values(name: str, turn: int):
+    """Whichever call comes first, and the launch is learnt from."""
+    pairs = [(0x7F0000000010, 0x1000), (0x7F0000000100, 0x1000), (0x2000, 0x2000), (0x7F00, 0x7F10)]
+    pairs = pairs[turn:] + pairs[:turn]
+    got = launches(run(CALLS.replace(str(PAIRS), str(pairs)), name))
+    params = [line.split(" params ")[1] for line in got]
+    assert params == [
+        struct.pack("<QQ", FLAGS[name](x, y), y).hex().ljust(128, "0") for x, y in pairs
+    ]
+
+
+def test_a_launch_is_learnt_in_the_context_of_the_operands():
+    log = run(
+        PLAN
+        + """
+plan = make(kernel(whole(X), whole(Y)), names=["context"])
+for x in (0x1000, 0x2000):
+    plan.execute({1: OnDevice((8, 4), 1, x), 2: OnDevice((8, 4), 1, x + 64)}, stream=STREAM)
+""",
+        stream_device=1,
+    )
+    want = [struct.pack("<QQ", 0xC1, x + 64).hex().ljust(128, "0") for x in (0x1000, 0x2000)]
+    assert [line.split(" params ")[1] for line in launches(log)] == want
+
+
+def test_a_host_function_that_refuses_an_address_that_was_made_up():
+    """The calls themselves are fine."""
+    got = launches(run(CALLS.replace(str(PAIRS), str(PAIRS[:1])), "picky"))
+    assert [line.split(" params ")[1] for line in got] == [described(*PAIRS[0])]
+
+
+def test_a_stream_handle_that_is_used_again_for_another_device():
+    log = run(
+        PLAN
+        + """
+import os
+plan = make(kernel(whole(X), whole(Y)), names=["described"])
+call(plan, 0x10, 0x20)
+call(plan, 0x10, 0x20)
+# What the stand-in reads its settings from is the C library's environment.
+ctypes.CDLL(None).setenv(b"STAND_IN_SET", b"stream_device=1", 1)
+try: call(plan, 0x10, 0x20)
+except errors.RefusedError as error: assert error.rule == "device", error
+else: raise AssertionError
+"""
+    )
+    assert len(launches(log)) == 2

@@ -193,13 +193,15 @@ bound.execute({1: x, 9: y})
 try: bound.execute({})
 except errors.RefusedError: pass
 else: raise AssertionError
+plan.caller([1, 9])(x, y, symbols={"M": 2})
+plan.launcher({1: x, 9: y}, symbols={"M": 2})(x.buffer_info()[0], y.buffer_info()[0])
 assert list(y) == [2 * v for v in x]
 """
     done = subprocess.run(
         [sys.executable, "-c", code, str(stored)], capture_output=True, text=True, env=environment
     )
     assert done.returncode == 0, done.stderr
-    wanted = "push scale pop push bound pop push bound pop".split()
+    wanted = ("push scale pop push bound pop push bound pop" + 2 * " push scale pop").split()
     assert done.stdout.split() == (wanted if where in ("system", "wheel") else [])
     warned = "cudnn-aot warning: CUDNN_AOT_NVTX is set and there is no NVTX"
     assert done.stderr.count(warned) == done.stderr.count("\n") == (where == "nowhere")

@@ -45,12 +45,24 @@ def activation() -> Graph:
     return g
 
 
+def scaled() -> Graph:
+    """Y = A * factor @ W: a number that has a default."""
+    g = Graph("scaled", FLOAT, FLOAT, FLOAT, symbols=M)
+    a = g.tensor([1, "M", K], [f"M*{K}", K, 1], name="A", uid=1)
+    w = g.tensor([1, K, N], [K * N, N, 1], name="W", uid=2)
+    factor = g.tensor([1, 1, 1], None, FLOAT, is_pass_by_value=True, name="factor", uid=3)
+    factor.pass_by_value = 0.5
+    g.scale(g.matmul(a, w), factor).set_output(True).set_name("Y")
+    return g
+
+
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> runtime.Store:
     folder = tmp_path_factory.mktemp("torch")
     files = []
     for g in (
         activation(),
+        scaled(),
         product("forward", ("M", K), (K, N)),
         product("grad_a", ("M", N), (N, K), B=True),  # dC @ B^T
         product("grad_b", (K, "M"), ("M", N), A=True),  # A^T @ dC
@@ -140,6 +152,42 @@ def test_a_gradient_that_no_plan_gives(activate):
     a, w = inputs(3, requires_grad=True)
     with pytest.raises(UsageError, match="no plan gives the gradient of 'A'"):
         activate(a, w)[0].sum().backward()
+
+
+@pytest.mark.parametrize("order", [["A", "W", "factor"], ["A", "factor", "W"]])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_number(store, order, compiled):
+    name = f"cudnn_aot_test::scaled_{'_'.join(order)}_{compiled}"
+    call = operators.define(name, store.plan("scaled"), order)
+    if compiled:
+        call = torch.compile(call, backend="aot_eager", fullgraph=True)
+    a, w = inputs(5)
+    for number in (2.0, 0.5, None):  # None: the default, where torch can leave it out
+        of = {"A": a, "W": w, "factor": number}
+        arguments = [of[label] for label in order if of[label] is not None]
+        if number is None and order[-1] != "factor":
+            continue
+        want = a @ w * (0.5 if number is None else number)
+        torch.testing.assert_close(call(*arguments), want)
+
+
+def test_a_gradient_that_reads_a_number(store):
+    """dW of A @ W * factor is, for an incoming gradient of ones, that of A.mT @ ones * factor."""
+    plan = store.plan("scaled")
+    call = operators.define(
+        "cudnn_aot_test::scaled_grad",
+        plan.bind({"M": K}),
+        gradients=[
+            operators.Gradient(plan, {"A": "A.mT", "W": "grad Y", "factor": "factor"}, {"Y": "W"})
+        ],
+    )
+    a, (_, w) = inputs(K)[0], inputs(K)
+    w.requires_grad_()
+    for numbers in ((), (3.0,)):
+        w.grad = None
+        call(a, w, *numbers).sum().backward()
+        factor = numbers[0] if numbers else 0.5
+        torch.testing.assert_close(w.grad, a.mT @ torch.ones(1, K, N) * factor)
 
 
 def test_a_bound_plan(store):

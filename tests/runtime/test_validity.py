@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -222,3 +224,36 @@ assert not [name for name in ("libtvm_ffi", "libcuda", "memfd") if name in maps]
 assert not [name for name in sys.modules if name.startswith("cudnn_aot.compiler")]
 """
     subprocess.run([sys.executable, "-c", code, str(writer.path)], check=True)
+
+
+def test_a_plan_of_cudnns_needs_its_version_and_frontend(writer, monkeypatch):
+    """By their distributions: neither is imported."""
+    put_plan(writer, "c", "h200", GPU_TABLE, {**GPU_NEEDS, "cudnn": "9.19.0"})
+
+    def flag() -> tuple[bool | None, str]:
+        (found,) = (each for each in only(writer, H200).flags if each.name == "cudnn")
+        return found.ok, found.got
+
+    known = {"cudnn": True, "version": "9.19.0.56"}
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, _find=importlib.util.find_spec: (
+            known["cudnn"] or None if name == "cudnn" else _find(name)
+        ),
+    )
+
+    def version(name: str) -> str:
+        if name != "nvidia-cudnn-cu13" or not known["version"]:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return known["version"]
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    assert flag() == (True, "9.19.0")
+    known["version"] = "9.20.1.2"
+    assert flag() == (False, "9.20.1")
+    known["version"] = ""
+    assert flag() == (None, "unknown")
+    known["cudnn"] = False
+    assert flag() == (False, "no cuDNN frontend")
+    assert "cudnn" not in sys.modules

@@ -1,5 +1,6 @@
 /* Host functions that launch as compiled kernels do: through cudaLaunchKernelExC, with a kernel handle
  * that names the sizes of its parameters to the driver that stands in (cuda_stand_in.c). */
+#include <dlfcn.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -60,4 +61,30 @@ int __tvm_ffi_packed(void *s, const Any *args, int32_t n, Any *result) {
   struct __attribute__((packed)) { uint32_t extent; char *address; } x = {7, args[0].v_tensor->data};
   void *params[] = {&x, &args[1].v_tensor->data};
   return launch(3, params, 4);
+}
+/* What a host function may see in an address beside its value. */
+static int flagged(const Any *args, intptr_t flag) {
+  void *params[] = {&flag, &args[1].v_tensor->data};
+  return launch(2, params, 4);
+}
+int __tvm_ffi_page(void *s, const Any *args, int32_t n, Any *result) {
+  return flagged(args, (uintptr_t)args[0].v_tensor->data % 256 == 0);
+}
+int __tvm_ffi_same(void *s, const Any *args, int32_t n, Any *result) {
+  return flagged(args, args[0].v_tensor->data == args[1].v_tensor->data);
+}
+int __tvm_ffi_small(void *s, const Any *args, int32_t n, Any *result) {
+  return flagged(args, (uintptr_t)args[0].v_tensor->data < 1ull << 32);
+}
+int __tvm_ffi_context(void *s, const Any *args, int32_t n, Any *result) {
+  int (*current)(void **) = (int (*)(void **))dlsym(dlopen("libcuda.so.1", RTLD_LAZY), "cuCtxGetCurrent");
+  void *context = 0;
+  current(&context);
+  return flagged(args, (intptr_t)context);
+}
+void TVMFFIErrorSetRaisedFromCStr(const char *kind, const char *message);
+int __tvm_ffi_picky(void *s, const Any *args, int32_t n, Any *result) {
+  if ((uintptr_t)args[0].v_tensor->data >> 32) return described(args, 1, 4);
+  TVMFFIErrorSetRaisedFromCStr("RuntimeError", "too small an address");
+  return -1;
 }
