@@ -7,14 +7,16 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 # Settings of the caller's shell must not decide what a demo or a test does.
 unexport CUDNN_AOT_STORE CUDNN_AOT_FORBID_COMPILE PYTHONPATH
 
-NATIVE_SOURCES := $(wildcard native/CMakeLists.txt native/src/* native/include/* native/include/*/*)
+NATIVE_SOURCES := $(wildcard native/CMakeLists.txt native/*.map native/src/* native/include/*)
+CPP_FILES := $(wildcard native/src/*.cpp native/src/*.h native/include/* examples/cpp-server/*.cpp examples/cpp-server/*.h)
 PACKAGES := compiler cache runtime cli recipes
 TESTS ?= tests
 
-.PHONY: help demo test lint check dev ide gpu-host clean
+.PHONY: help demo test sanitize lint check dev ide gpu-host clean
 help:
 	@echo 'make demo      build the example graphs for h200 and cpu, run the CPU plans, check them'
 	@echo 'make test      ruff, format, mypy and every test that needs no GPU'
+	@echo 'make sanitize  the native tests under the address, undefined and thread sanitizers of gcc'
 	@echo 'make dev       an editable install that rebuilds the native part on import'
 	@echo 'make ide       links under build/ide that let mypy and editors see the package'
 	@echo 'make gpu-host  gather in gpu_host/ what a machine with a GPU and no network needs'
@@ -45,10 +47,16 @@ demo: $(VENV)/compile.ready
 test: $(VENV)/test.ready lint
 	@$(BIN)/python -m pytest -m 'not gpu' $(TESTS)
 
+# Threads wait for each other some ten times longer under their sanitizer: only tests that have any.
+sanitize: $(VENV)/test.ready
+	@scripts/sanitize.sh address $(BIN)/python -q -m 'not gpu and not slow' tests/native
+	@scripts/sanitize.sh thread $(BIN)/python -q tests/native/test_threads.py \
+	  tests/native/test_execute.py tests/native/test_settled.py tests/runtime/test_threads.py
+
 lint: $(VENV)/test.ready ide
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/clang-format --dry-run -Werror $(wildcard native/src/*.cpp native/src/*.h native/src/*.hpp)
+	@$(BIN)/clang-format --dry-run -Werror $(CPP_FILES)
 	@$(BIN)/mypy
 
 check: test

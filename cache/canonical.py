@@ -13,13 +13,28 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-_SCALARS = frozenset({type(None), bool, int, str})
+# Made once: `json.dumps` makes an encoder for each call with settings of its own.
+_encode = json.JSONEncoder(
+    sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
+).encode
+# Plain by their type alone; a float has to be finite.
+SCALARS = frozenset({type(None), bool, int, str})
+
+
+def field_names(value: Mapping[str, Any], where: str) -> list[str]:
+    """The sorted names of a mapping's fields; raises TypeError where one is no string."""
+    for name in value:
+        if type(name) is not str:
+            raise TypeError(
+                f"{where} has the field {name!r} of type {type(name).__name__}, want str"
+            )
+    return sorted(value)
 
 
 def plain(value: Any, where: str = "value") -> Any:
     """A deep copy of ``value`` made of dict, list and scalars; raises TypeError for other types."""
     kind = type(value)
-    if kind in _SCALARS:
+    if kind in SCALARS:
         return value
     if kind is float:
         if not math.isfinite(value):
@@ -28,16 +43,11 @@ def plain(value: Any, where: str = "value") -> Any:
     if kind in (list, tuple):
         # Most parts are scalars: their place in words is not made.
         return [
-            item if type(item) in _SCALARS else plain(item, f"{where}[{index}]")
+            item if type(item) in SCALARS else plain(item, f"{where}[{index}]")
             for index, item in enumerate(value)
         ]
     if isinstance(value, Mapping):
-        for name in value:
-            if type(name) is not str:
-                raise TypeError(
-                    f"{where} has the field {name!r} of type {type(name).__name__}, want str"
-                )
-        return {name: plain(value[name], f"{where}.{name}") for name in sorted(value)}
+        return {name: plain(value[name], f"{where}.{name}") for name in field_names(value, where)}
     raise TypeError(
         f"{where} is a {kind.__module__}.{kind.__qualname__}: a key holds only None, bool, int, "
         "float, str, lists and mappings of them"
@@ -55,10 +65,7 @@ def plain_bytes(value: Any) -> bytes:
     Raises:
         ValueError: a number in it is not finite, which JSON as Python reads it may hold.
     """
-    text = json.dumps(
-        value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
-    )
-    return text.encode("ascii")
+    return _encode(value).encode("ascii")
 
 
 def sha256_hex(data: bytes) -> str:

@@ -1,4 +1,4 @@
-"""The dynamic symbols of a 64-bit little-endian ELF shared object, read from its bytes."""
+"""The symbols of a 64-bit little-endian ELF object or shared object, read from its bytes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DT = {
     "VERNEED": 0x6FFFFFFE,
     "VERNEEDNUM": 0x6FFFFFFF,
 }
-_SHT_DYNSYM, _SHT_DYNAMIC = 11, 6
+_SHT_SYMTAB, _SHT_DYNAMIC, _SHT_DYNSYM = 2, 6, 11
 _SYMBOL = struct.Struct("<IBBHQQ")
 
 
@@ -35,6 +35,13 @@ def imported_symbols(data: bytes) -> list[Import]:
             if section == 0
         ),
         key=lambda symbol: symbol.name,
+    )
+
+
+def undefined_symbols(data: bytes) -> list[str]:
+    """What an object that is not linked yet names and does not define, sorted."""
+    return sorted(
+        name for name, section, _, _ in _symbols(data, _SHT_SYMTAB) if section == 0 and name
     )
 
 
@@ -76,12 +83,12 @@ def _file_offset(data: bytes, address: int) -> int:
     raise ValueError(f"no section holds the address {address:#x}")
 
 
-def _symbols(data: bytes) -> Iterator[tuple[str, int, int, int]]:
-    """(name, section index, binding, version index) of each dynamic symbol."""
+def _symbols(data: bytes, table: int = _SHT_DYNSYM) -> Iterator[tuple[str, int, int, int]]:
+    """(name, section index, binding, version index) of each symbol of a table."""
     sections = _sections(data)
     versym = _dynamic(data).get(_DT["VERSYM"])
     for kind, _, offset, size, link in sections:
-        if kind != _SHT_DYNSYM:
+        if kind != table:
             continue
         names = sections[link][2]
         for index in range(1, size // _SYMBOL.size):

@@ -160,7 +160,7 @@ def _is_sealed(document: Mapping[str, Any], data: bytes) -> bool:
 def parse_document(data: bytes) -> dict[str, Any]:
     """The document, seal checked; raises ValueError with what is wrong."""
     try:
-        document = json.loads(data)
+        document = json.loads(data.decode())  # of bytes it would guess the encoding first
     except (ValueError, RecursionError):
         raise ValueError("not JSON") from None
     if not isinstance(document, dict):

@@ -2,11 +2,12 @@
 
 No library of the build machine is linked in, so its glibc leaves no trace: symbols of libc and libm
 carry no version and bind to what the serving process has. A GPU kernel is linked with the DSL's
-static device runtime. A host kernel that calls libm names it as a needed library, by way of a
-stand-in that has the names and no code: the real one would pin the newest version of each function,
-and ``exp`` of a new glibc does not load on an old one. A linked kernel is refused when it
+static device runtime and a launch hook (launch_hook.py). A host kernel that calls libm names it as
+a needed library, by way of a stand-in that has the names and no code: the real one would pin the
+newest version of each function, and ``exp`` of a new glibc does not load on an old one. A linked
+kernel is refused when it
 
-- exports anything but ``__tvm_ffi_*``,
+- exports anything but ``__tvm_ffi_*`` and the launch hook,
 - needs a symbol that the serving runtime does not provide,
 - needs a glibc above ``GLIBC_FLOOR``,
 - holds host instructions above the level that it is stored for.
@@ -21,7 +22,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from cudnn_aot.cache import elf
+from cudnn_aot.cache import elf, launch_hook
 from cudnn_aot.cache.instructions import C_LOCALE, check_instructions
 from cudnn_aot.cache.toolchain import device_runtime
 from cudnn_aot.errors import CompileError
@@ -42,7 +43,7 @@ _FLAGS = (
     "-Wl,-z,relro",
     "-Wl,-z,noexecstack",
 )
-_EXPORTS = "{ global: __tvm_ffi_*; local: *; };\n"
+_EXPORTS = "{ global: __tvm_ffi_*; %s local: *; };\n"
 
 # What a process that serves has: tvm-ffi, the extension module, a CUDA runtime, libc and libm.
 _PROVIDED = re.compile(
@@ -84,8 +85,14 @@ def link(kernel: Path, output: Path, flavor: str, gpu: bool, host_level: str) ->
         CompileError: no C compiler, a failed link, or a result that could not be served.
     """
     script = output.with_suffix(".map")
-    script.write_text(_EXPORTS)
-    libraries = [device_runtime(flavor) if gpu else _libm_names(output.with_name("libm-names.so"))]
+    hooked = gpu and launch_hook.fits(kernel.read_bytes())
+    script.write_text(_EXPORTS % (f"{launch_hook.NAME};" if hooked else ""))
+    inputs: list[object] = []
+    if hooked:
+        hook = output.with_name("launch_hook.c")
+        hook.write_text(launch_hook.SOURCE)
+        inputs = [*launch_hook.FLAGS, hook]
+    inputs.append(device_runtime(flavor) if gpu else _libm_names(output.with_name("libm-names.so")))
     _run(
         [
             compiler(),
@@ -94,7 +101,7 @@ def link(kernel: Path, output: Path, flavor: str, gpu: bool, host_level: str) ->
             "-o",
             str(output),
             str(kernel),
-            *map(str, libraries),
+            *map(str, inputs),
         ],
         "link",
     )
@@ -147,8 +154,9 @@ def check_symbols(imports: list[elf.Import], exports: list[str], gpu: bool) -> N
         raise CompileError(
             f"the linked kernel needs {', '.join(missing)}, which no serving process provides"
         )
-    foreign = sorted(name for name in exports if not name.startswith("__tvm_ffi_"))
-    if foreign or not exports:
+    functions = {name for name in exports if name.startswith("__tvm_ffi_")}
+    foreign = sorted(set(exports) - functions - {launch_hook.NAME})
+    if foreign or not functions:
         got = ", ".join(foreign) or "nothing"
         raise CompileError(f"the linked kernel exports {got}, want only __tvm_ffi_ symbols")
     floor = "GLIBC_" + ".".join(map(str, GLIBC_FLOOR))

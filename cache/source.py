@@ -15,6 +15,8 @@ import hashlib
 import importlib
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -58,6 +60,28 @@ def source_closure(template: str) -> SourceClosure:
     looked for in, has changed.
     """
     place = (template, *importlib.import_module(RECIPES).__path__)
+    steady = _steady.get()
+    if steady is not None and place in steady:
+        return steady[place]
+    closure = _current(template, place)
+    if steady is not None:
+        steady[place] = closure
+    return closure
+
+
+@contextmanager
+def steady_sources() -> Iterator[None]:
+    """Within it a closure that was found is not looked at again: the kernels of one plan are of the
+    same sources, and looking costs more than the rest of a spec.
+    """
+    token = _steady.set({})
+    try:
+        yield
+    finally:
+        _steady.reset(token)
+
+
+def _current(template: str, place: _Place) -> SourceClosure:
     known = _known.get(place)
     if known is not None and all(_version(path) == version for path, version in known[1]):
         return known[0]
@@ -69,7 +93,9 @@ def source_closure(template: str) -> SourceClosure:
 
 
 _Version = tuple[int, int, int]
-_known: dict[tuple[str, ...], tuple[SourceClosure, list[tuple[str, _Version]]]] = {}
+_Place = tuple[str, ...]  # a template, and the folders that recipes lie in
+_steady: ContextVar[dict[_Place, SourceClosure] | None] = ContextVar("_steady", default=None)
+_known: dict[_Place, tuple[SourceClosure, list[tuple[str, _Version]]]] = {}
 
 
 def _version(path: str) -> _Version:

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
-from cudnn_aot.cache.canonical import canonical_digest, plain
-from cudnn_aot.cache.source import source_closure, split_template
+from cudnn_aot.cache.canonical import SCALARS, canonical_digest, field_names, plain
+from cudnn_aot.cache.source import source_closure, split_template, steady_sources
 from cudnn_aot.cache.toolchain import driver_min, toolchain
 from cudnn_aot.errors import CompileError, UsageError
 
@@ -37,19 +37,24 @@ class CompileTarget(Protocol):
 
 
 class Frozen(Mapping[str, Any]):
-    """A read-only mapping of plain values; lists in it are tuples. Pickles, compares and hashes."""
+    """A read-only mapping of plain values; lists in it are tuples. Pickles, compares and hashes.
+
+    What is frozen already is shared, neither checked nor copied again: the kernels of a plan have
+    much in common.
+
+    Raises:
+        TypeError: it holds anything but plain data.
+    """
 
     __slots__ = ("_items",)
 
-    def __init__(self, items: Mapping[str, Any]) -> None:
-        self._items = _frozen_items(plain(items, "params"))
-
-    @classmethod
-    def of_plain(cls, items: dict[str, Any]) -> Frozen:
-        """Of values that `plain` gave: they are neither checked nor copied again."""
-        frozen = cls.__new__(cls)
-        frozen._items = _frozen_items(items)
-        return frozen
+    def __init__(self, items: Mapping[str, Any], where: str = "params") -> None:
+        if type(items) is Frozen:
+            self._items: dict[str, Any] = items._items
+        else:
+            self._items = {
+                name: _freeze(items[name], f"{where}.{name}") for name in field_names(items, where)
+            }
 
     def __getitem__(self, name: str) -> Any:
         return self._items[name]
@@ -75,15 +80,19 @@ class Frozen(Mapping[str, Any]):
         return f"Frozen({plain(self._items)!r})"
 
 
-def _frozen_items(items: dict[str, Any]) -> dict[str, Any]:
-    return {name: _freeze(value) for name, value in items.items()}
-
-
-def _freeze(value: Any) -> Any:
+def _freeze(value: Any, where: str) -> Any:
+    """What `plain` takes, in a form that cannot change."""
     kind = type(value)
-    if kind is dict:
-        return Frozen.of_plain(value)
-    return tuple(map(_freeze, value)) if kind is list else value
+    if kind in SCALARS or kind is Frozen:
+        return value
+    if kind is list or kind is tuple:
+        return tuple(
+            [
+                item if type(item) in SCALARS else _freeze(item, f"{where}[{index}]")
+                for index, item in enumerate(value)
+            ]
+        )
+    return Frozen(value, where) if isinstance(value, Mapping) else plain(value, where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +126,7 @@ class KernelSpec:
             if type(getattr(self, name)) is not str:
                 raise TypeError(f"{name} is a {type(getattr(self, name)).__name__}, want str")
         object.__setattr__(self, "params", Frozen(self.params))
-        object.__setattr__(self, "toolchain", Frozen(self.toolchain))
+        object.__setattr__(self, "toolchain", Frozen(self.toolchain, "toolchain"))
         object.__setattr__(self, "options", tuple(plain(list(self.options), "options")))
 
     def canonical(self) -> dict[str, Any]:
@@ -210,4 +219,12 @@ def why_not_current(spec: Mapping[str, Any]) -> list[str]:
     return changed
 
 
-__all__ = ["CompileTarget", "Frozen", "KernelSpec", "is_current", "kernel_spec", "why_not_current"]
+__all__ = [
+    "CompileTarget",
+    "Frozen",
+    "KernelSpec",
+    "is_current",
+    "kernel_spec",
+    "steady_sources",
+    "why_not_current",
+]

@@ -142,9 +142,10 @@ def _cuda() -> list[_Finding]:
 
 
 def _host() -> list[_Finding]:
-    from cudnn_aot.runtime.requirements import glibc_version, host_level, host_triple
+    from cudnn_aot.runtime.requirements import this_host
 
-    return [_Finding("host", f"{host_triple()} {host_level()}, glibc {glibc_version()}")]
+    host = this_host()
+    return [_Finding("host", f"{host.triple} {host.level}, glibc {host.glibc}")]
 
 
 def _store(choice: StoreChoice) -> list[_Finding]:

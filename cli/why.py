@@ -21,7 +21,8 @@ from cudnn_aot.cli.table import format_table, plural
 from cudnn_aot.compiler.build.progress import silent
 from cudnn_aot.compiler.build.sources import Source, failure_line, read_sources
 from cudnn_aot.compiler.build.why import Explanation, explain
-from cudnn_aot.compiler.build.why_stored import Held, StoreAnswer, explain_stored
+from cudnn_aot.compiler.build.why_stored import Held, HeldPlan, StoreAnswer, explain_stored
+from cudnn_aot.compiler.planning.cudnn import this_process
 from cudnn_aot.compiler.planning.manifest import check_providers
 from cudnn_aot.compiler.planning.tuning import Tuning, load_tuning
 from cudnn_aot.compiler.target.target import Target, known_targets, load_target
@@ -112,7 +113,8 @@ def _explain(
     explanation = explain(source, target, tuning, providers)
     if reader is None:
         return explanation
-    return replace(explanation, stored=explain_stored(reader, source, target, tuning))
+    cudnn = this_process() if "cudnn" in providers else None
+    return replace(explanation, stored=explain_stored(reader, source, target, tuning, cudnn))
 
 
 # The explanation as text.
@@ -177,7 +179,7 @@ def _plans(e: Explanation, show_all: bool) -> list[str]:
             because += f"; cannot be built: {plan.declined}"
         name = f"a plan for each of {plural(len(plan.ranges), 'range')}" * bool(plan.ranges)
         rows.append((str(place), plan.mode, because, name or plan.name))
-        rows += [("", "", "", f"  {bounds}: {part}") for bounds, part in plan.ranges.items()]
+        rows += [("", "", part.why or "-", f"  {part.range}: {part.name}") for part in plan.ranges]
     left = len(e.plans) - first
     more = f"; {left} more with --all" if left > 0 else ""
     modes = "mode A ranks, FALLBACK always works"
@@ -208,26 +210,55 @@ def _stored(e: Explanation) -> list[str]:
     answer = e.stored
     if answer is None:
         return ["No store was named, so nothing is said of what is stored."]
-    store = f"The store {answer.store}"
-    if answer.held is Held.ABSENT:
-        lines = [f"{store} does not have it.", *_nearest(answer, e.target)]
-    elif answer.held is Held.DAMAGED:
-        lines = [f"{store} has it, damaged; a build makes it again.", *answer.reasons]
-    elif answer.held is Held.STALE:
-        what = "a decline of it" if answer.is_declined else "a plan of it"
-        lines = [f"{store} has {what} that a build would make again:", *answer.reasons]
-        if answer.plan and e.chosen is not None:
-            is_same = answer.plan == e.plans[e.chosen.place - 1].name
-            lines.append("the plan stays the same" if is_same else f"stored is {answer.plan}")
-    elif answer.is_declined:
-        lines = [f"{store} has it as declined, and a build leaves it at that:", *answer.reasons]
-    else:
-        lines = [f"{store} has this plan, and it is current: a build has nothing to do."]
+    lines: list[str] = []
+    for plan in answer.plans:
+        if plan.provider == "native":
+            lines += _native(e, answer, plan)
+        elif plan.held is not Held.ABSENT:
+            lines += _further(plan)
     if answer.other_targets:
         lines.append(f"a plan of it is stored for {', '.join(answer.other_targets)}")
     if answer.declined_targets:
         lines.append(f"it is stored as declined for {', '.join(answer.declined_targets)}")
     return [lines[0], *_indented(lines[1:])]
+
+
+def _native(e: Explanation, answer: StoreAnswer, plan: HeldPlan) -> Iterator[str]:
+    store = f"The store {answer.store}"
+    chosen = "" if e.chosen is None else e.plans[e.chosen.place - 1].name
+    if plan.held is Held.ABSENT:
+        others = any(other.held is not Held.ABSENT for other in answer.plans)
+        yield f"{store} has no native plan of it." if others else f"{store} does not have it."
+        yield from () if others else _nearest(answer, e.target)
+    elif plan.held is Held.DAMAGED:
+        yield f"{store} has it, damaged; a build makes it again."
+    elif plan.held is Held.STALE:
+        what = "a decline of it" if plan.is_declined else "a plan of it"
+        yield f"{store} has {what} that a build would make again:"
+    elif plan.is_declined:
+        yield f"{store} has it as declined, and a build leaves it at that:"
+    else:
+        what = "this plan" if plan.plan == chosen else f"the native plan {plan.plan}"
+        yield f"{store} has {what}, and it is current: a build has nothing to do."
+    yield from plan.reasons
+    if plan.held is Held.STALE and plan.plan and chosen:
+        yield "the plan stays the same" if plan.plan == chosen else f"stored is {plan.plan}"
+
+
+_HELD = {
+    Held.CURRENT: "current",
+    Held.STALE: "which a build would make again",
+    Held.WHOLE: "whole",
+    Held.DAMAGED: "damaged",
+}
+
+
+def _further(plan: HeldPlan) -> Iterator[str]:
+    """Another provider's plan, below the native one."""
+    named = f"{plan.provider}'s plan" + (f" {plan.plan}" if plan.plan else "")
+    what = f"that {plan.provider} declines it" if plan.is_declined else named
+    yield f"it has {what}, {_HELD[plan.held]}" + (":" if plan.reasons else "")
+    yield from _indented(list(plan.reasons))
 
 
 def _nearest(answer: StoreAnswer, target: str) -> Iterator[str]:

@@ -422,9 +422,7 @@ class Store:
             if elsewhere:
                 return NotInStoreError(f"{message}; it is there for {', '.join(elsewhere)}")
         names = sorted({entry for _, entry in entries})
-        import difflib  # takes longer to import than to load a plan
-
-        nearest = difflib.get_close_matches(name, names, n=3, cutoff=0.4)
+        nearest = _native.nearest(name.encode(errors="replace").decode(), names)
         if not nearest:
             return NotInStoreError(f"{message}; it holds {len(names)} names")
         return NotInStoreError(f"{message}; the nearest are {', '.join(map(repr, nearest))}")

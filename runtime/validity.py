@@ -17,7 +17,7 @@ from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.errors import RequirementError, StoreError, UsageError
 from cudnn_aot.runtime import cudart, requirements
 from cudnn_aot.runtime.plan import FFI_MIN, FORMAT, find_ffi
-from cudnn_aot.runtime.requirements import Requirements
+from cudnn_aot.runtime.requirements import Requirements, this_host
 
 # What a device is known by: the fields of a target descriptor, and of `_native.device_attributes`.
 _DEVICE_FIELDS = ("gpu_arch", "compute_capability", "sm_count", "smem_optin_bytes")
@@ -74,9 +74,9 @@ class Machine:
     sm_count: int | None = None
     smem_optin_bytes: int | None = None
     driver: int | None = None
-    triple: str = field(default_factory=requirements.host_triple)
-    level: str = field(default_factory=requirements.host_level)
-    glibc: str = field(default_factory=requirements.glibc_version)
+    triple: str = field(default_factory=lambda: this_host().triple)
+    level: str = field(default_factory=lambda: this_host().level)
+    glibc: str = field(default_factory=lambda: this_host().glibc)
 
     @classmethod
     def described(cls, device: Any) -> Machine:
@@ -107,8 +107,8 @@ class Machine:
             sm_count=device.get("sm_count") if has_gpu else 0,
             smem_optin_bytes=device.get("smem_optin_bytes") if has_gpu else 0,
             driver=device.get("driver_version"),
-            triple=device.get("host_triple") or requirements.host_triple(),
-            level=device.get("host_level") or requirements.host_level(),
+            triple=device.get("host_triple") or this_host().triple,
+            level=device.get("host_level") or this_host().level,
         )
 
 

@@ -29,6 +29,17 @@ step() {
   "$@" || failed+=("$title")
 }
 
+# Built against what was installed; the process that serves has no Python in it.
+cpp_server() {
+  local build=build/gpu_host_cpp plan=bench_128x256x128 cudart
+  cudart=$("$python" -c 'from cudnn_aot.runtime import cudart; print(cudart.find())') || return
+  cmake -S examples/cpp-server -B "$build" \
+    -Dcudnn_aot_DIR="$("$python" -m cudnn_aot --cmakedir)" > "$build.log" &&
+    cmake --build "$build" >> "$build.log" &&
+    for request in 1 2 3 4; do echo "$plan"; done |
+    CUDNN_AOT_CUDART=$cudart "$build/server" --target h200 --threads 1 --repeat 10000 "$plan"
+}
+
 install() {
   rm -rf "$site"
   "$python" -m pip install -q --no-index --no-deps --no-compile --target "$site" \
@@ -56,6 +67,9 @@ if ((bench)); then
   step 'every plan for h200' cudnn-aot run --all --target h200 --bench
 else
   step 'every plan for h200' cudnn-aot run --all --target h200
+fi
+if ((bench)); then
+  step 'C++ server' cpp_server
 fi
 step 'GPU tests' "$python" -m pytest -q -m gpu tests/gpu "$@"
 if ((bench)); then

@@ -47,7 +47,7 @@ def stored_plan(
             return StoredPlan(None, reasons=tuple(held["reasons"]))
         found: list[tuple[dict[str, Any], tuple[KernelResult, ...]]] = []
         for digest in held["records"]:
-            record = json.loads(reader.blob(digest))
+            record = json.loads(reader.blob(digest).decode())
             for blob in record.get("blobs", ()):
                 reader.blob(blob["blob"])
             kernels = tuple(_kernel(reader, item, known) for item in record["kernels"])

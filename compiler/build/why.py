@@ -15,11 +15,10 @@ from cudnn_aot.compiler.build.sources import Source, failure_line
 from cudnn_aot.compiler.build.why_stored import StoreAnswer
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.planning import manifest
-from cudnn_aot.compiler.planning.cudnn import Cudnn
+from cudnn_aot.compiler.planning.cudnn import this_process
 from cudnn_aot.compiler.planning.engine import DECLINES, PlanConfig
-from cudnn_aot.compiler.planning.knobs import plan_name
 from cudnn_aot.compiler.planning.manifest import check_providers
-from cudnn_aot.compiler.planning.plan_list import PlanList, RangedKnobs, decline_reason
+from cudnn_aot.compiler.planning.plan_list import PlanList, decline_reason
 from cudnn_aot.compiler.planning.planned import Planned
 from cudnn_aot.compiler.planning.tuning import Tuning
 from cudnn_aot.compiler.target.target import Target
@@ -44,6 +43,15 @@ class BackendAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class RankedRange:
+    """What serves one range of a plan: ``range`` in words, the plan's name, and what decided it."""
+
+    range: str
+    name: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class RankedPlan:
     """One plan of the list.
 
@@ -51,14 +59,14 @@ class RankedPlan:
         name: ``engine[KNOB=value, ...]``; of a plan with ranges, those of all of them.
         mode: the heuristic mode that proposed it first.
         why: what put it where it is.
-        ranges: range in words -> name of the plan that serves it; empty for a plan without ranges.
+        ranges: what serves each range; empty for a plan without ranges.
         declined: why it cannot be built; None when it can, or was not tried.
     """
 
     name: str
     mode: str
     why: str
-    ranges: dict[str, str] = field(default_factory=dict)
+    ranges: tuple[RankedRange, ...] = ()
     declined: str | None = None
 
 
@@ -153,7 +161,7 @@ def explain(
     }
     listed: dict[str, Any] = {
         "tuning": tuning,
-        "backend": Cudnn() if "cudnn" in asked else None,
+        "backend": this_process() if "cudnn" in asked else None,
         "engines": None if "native" in asked else (),
     }
     try:
@@ -192,6 +200,7 @@ def _explain_choice(about: dict[str, Any], plans: PlanList, listed: dict[str, An
     chosen: Chosen | None = None
     reasons, fault = tuple(plans.reasons), ""
     tried = len(plans)
+    modes = _modes(plans, listed)  # of the entries as they are listed: walking may change one
     try:
         tried, planned = plans.walk(lambda planned: planned)
         chosen = _chosen(tried, planned)
@@ -201,7 +210,6 @@ def _explain_choice(about: dict[str, Any], plans: PlanList, listed: dict[str, An
         raise
     except Error as error:  # such as a tool of the compile that is not installed
         tried, fault = 0, failure_line(error)
-    modes = _modes(plans, listed)
     ranked = tuple(_ranked(plans, i, modes[i], is_tried=i < tried) for i in range(len(plans)))
     return Explanation(**about, plans=ranked, chosen=chosen, reasons=reasons, fault=fault)
 
@@ -218,13 +226,7 @@ def _ranked(plans: PlanList, index: int, mode: str, is_tried: bool) -> RankedPla
             plans.lower(index)
         except DECLINES as decline:
             declined = decline_reason(decline)
-    _, knobs = plans.engine_and_knobs(index)
-    ranges: dict[str, str] = {}
-    if isinstance(knobs, RangedKnobs):
-        for bounds, (engine_id, public) in knobs.items():
-            _, slot = manifest.engine_for_id(engine_id)
-            pairs = tuple((knob.name, value) for knob, value in public.items())
-            ranges[bounds] = plan_name(slot.name, pairs)
+    ranges = tuple(RankedRange(*row) for row in plans.ranges(index))
     return RankedPlan(plans.name(index), mode, plans.entry(index).why, ranges, declined)
 
 

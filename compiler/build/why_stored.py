@@ -2,13 +2,14 @@
 
 A plan key is one digest, so it cannot be asked which of its parts differs. What can be compared is:
 the kernels' specs hold architecture, host, tools and source digests, and a key without the tuning
-file is as quickly made. What is left is the planner, the recipe, or a number of the target.
+file is as quickly made. What is left is the planner, the recipe, or a number of the target. Of
+cuDNN's plans its version can be compared.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -20,7 +21,10 @@ from cudnn_aot.cache.spec import why_not_current
 from cudnn_aot.compiler.build.nearest import Nearest, nearest_entry
 from cudnn_aot.compiler.build.sources import Source
 from cudnn_aot.compiler.build.stored import stored_plan
+from cudnn_aot.compiler.planning.cudnn import Cudnn
+from cudnn_aot.compiler.planning.engine import Refusal
 from cudnn_aot.compiler.planning.knobs import plan_name
+from cudnn_aot.compiler.planning.manifest import PROVIDERS
 from cudnn_aot.compiler.planning.plan import plan_key
 from cudnn_aot.compiler.planning.ranges import bound_words
 from cudnn_aot.compiler.planning.tuning import Tuning
@@ -29,12 +33,31 @@ from cudnn_aot.errors import NotInStoreError, StoreError
 
 
 class Held(str, Enum):
-    """How a store stands to a graph on a target."""
+    """How a store stands to a provider's plan of a graph on a target."""
 
     CURRENT = "current"  # a build would take it as it is
     STALE = "stale"  # whole, and made from something that has changed since
+    WHOLE = "whole"  # whether a build would take it cannot be told here
     DAMAGED = "damaged"  # a byte of it is missing, changed or cannot be read
     ABSENT = "absent"
+
+
+@dataclass(frozen=True, slots=True)
+class HeldPlan:
+    """What a store holds of one provider.
+
+    Attributes:
+        plan: name of the stored plan; empty for a decline and for what is absent.
+        is_declined: what is stored is a decline.
+        reasons: what has changed, what is damaged, why it was declined, or why it cannot be told
+            whether it is current.
+    """
+
+    provider: str
+    held: Held
+    plan: str = ""
+    is_declined: bool = False
+    reasons: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,70 +65,94 @@ class StoreAnswer:
     """What a store holds of a graph.
 
     Attributes:
-        plan: name of the stored plan; empty for a decline and for what is absent.
-        is_declined: what is stored is a decline.
-        reasons: what has changed, what is damaged, or why it was declined.
+        plans: what it holds of each provider, in the order of `manifest.PROVIDERS`.
         other_targets: further targets that a plan of the graph is stored for.
         declined_targets: further targets for which the graph is stored as declined.
-        nearest: of an absent graph, the stored one that is most like it.
-        graphs: number of graphs that are stored for the target.
+        nearest: of a graph of which nothing is stored, the stored one that is most like it.
+        graphs: number of graphs that are stored for the target, where nothing is of this one.
     """
 
     store: str
-    held: Held
-    plan: str = ""
-    is_declined: bool = False
-    reasons: tuple[str, ...] = ()
+    plans: tuple[HeldPlan, ...]
     other_targets: tuple[str, ...] = ()
     declined_targets: tuple[str, ...] = ()
     nearest: Nearest | None = None
     graphs: int = 0
 
+    def of(self, provider: str) -> HeldPlan:
+        return next(plan for plan in self.plans if plan.provider == provider)
+
 
 def explain_stored(
-    reader: StoreReader, source: Source, target: Target, tuning: Tuning | None = None
+    reader: StoreReader,
+    source: Source,
+    target: Target,
+    tuning: Tuning | None = None,
+    cudnn: Cudnn | None = None,
 ) -> StoreAnswer:
-    """What the store holds of a graph on a target, compared with what a build would make now."""
+    """What the store holds of a graph on a target, compared with what a build would make now.
+
+    ``cudnn`` tells whether a plan of cuDNN's is current; None leaves that open.
+    """
     pointers = reader.pointers()
     others = [name for name, key in pointers if key == source.key and name != target.name]
     built, declined = _other_targets(reader, source.key, others)
     answer = partial(StoreAnswer, str(reader.path), other_targets=built, declined_targets=declined)
     try:
         pointer = reader.pointer(target.name, source.key)
-        native = providers_of(pointer).get("native")
-        if native is None:
-            raise NotInStoreError("only plans of other providers are stored")
     except NotInStoreError:
         return answer(
-            Held.ABSENT,
+            tuple(HeldPlan(provider, Held.ABSENT) for provider in PROVIDERS),
             nearest=nearest_entry(reader, target.name, source.name, source.graph),
             graphs=sum(owner == target.name for owner, _ in pointers),
         )
     except StoreError as error:
-        return answer(Held.DAMAGED, reasons=(str(error),))
-    today = plan_key(source.graph, target, tuning=tuning)
-    found = stored_plan(reader, target.name, source.key, today)
-    if found is not None:
-        return answer(
-            Held.CURRENT,
-            plan=_name(found.record) if found.record else "",
-            is_declined=found.record is None,
-            reasons=found.reasons,
+        return answer(tuple(HeldPlan(p, Held.DAMAGED, reasons=(str(error),)) for p in PROVIDERS))
+    return answer(
+        (
+            _held(reader, pointer, source, target, _native(reader, source, target, tuning)),
+            _held(reader, pointer, source, target, _cudnn(source, target, cudnn)),
         )
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Today:
+    """What a provider would make now.
+
+    Attributes:
+        key: under which a build takes what is stored; a refusal where that cannot be told.
+        changes: of the provider's part of a pointer and its best record (empty for a decline), what
+            has changed since they were made, in sentences.
+    """
+
+    provider: str
+    key: str | Refusal
+    changes: Callable[[Mapping[str, Any], Mapping[str, Any]], Iterable[str]]
+
+
+def _held(
+    reader: StoreReader, pointer: Mapping[str, Any], source: Source, target: Target, today: _Today
+) -> HeldPlan:
+    provider, key = today.provider, today.key
+    part = providers_of(pointer).get(provider)
+    if part is None:
+        return HeldPlan(provider, Held.ABSENT)
+    if not isinstance(key, Refusal):
+        found = stored_plan(reader, target.name, source.key, key, provider)
+        if found is not None:
+            plan = _name(found.record) if found.record else ""
+            return HeldPlan(provider, Held.CURRENT, plan, found.record is None, found.reasons)
     try:
-        record = _whole_record(reader, pointer["graph"], native["records"])
-        changed = tuple(dict.fromkeys(_changes(reader, native, record, today, target)))
-        if tuning is not None and native["plan_key"] == plan_key(source.graph, target):
-            changed = ("the tuning file says something of this graph, and it was built without",)
+        record = _whole_record(reader, pointer["graph"], part["records"])
+        plan = _name(record) if record else ""
+        if isinstance(key, Refusal):
+            return HeldPlan(provider, Held.WHOLE, plan, not record, (key.reason,))
+        changed = tuple(dict.fromkeys(today.changes(part, record)))
     except (StoreError, KeyError, IndexError, TypeError, ValueError) as error:
         reason = str(error) if isinstance(error, StoreError) else "its plan record cannot be read"
-        return answer(Held.DAMAGED, reasons=(reason,))
-    return answer(
-        Held.STALE,
-        plan=_name(record) if record else "",
-        is_declined=not record,
-        reasons=changed,
-    )
+        return HeldPlan(provider, Held.DAMAGED, reasons=(reason,))
+    return HeldPlan(provider, Held.STALE, plan, not record, changed)
 
 
 def _other_targets(
@@ -140,39 +187,66 @@ def _whole_record(reader: StoreReader, graph: str, digests: Sequence[str]) -> di
     reader.blob(graph)
     records = [json.loads(reader.blob(digest)) for digest in digests]
     for record in records:
+        for blob in record.get("blobs", ()):
+            reader.blob(blob["blob"])
         for kernel in record["kernels"]:
             reader.kernel(kernel["key"])
             reader.blob(kernel["blob"])
     return dict(records[0]) if records else {}
 
 
-def _changes(
-    reader: StoreReader,
-    native: Mapping[str, Any],
-    record: Mapping[str, Any],
-    today: str,
-    target: Target,
-) -> Iterator[str]:
-    """What has changed since a plan was stored, in sentences."""
-    is_replanned = native["plan_key"] != today
-    specs = [reader.kernel(kernel["key"])["spec"] for kernel in record.get("kernels", [])]
-    has_other_target = False
-    for spec in specs:
-        flavor = spec["toolchain"]["dsl_flavor"]
-        for field, stored in (*((name, spec[name]) for name in _OF_TARGET), ("dsl_flavor", flavor)):
-            if stored != getattr(target, field):
-                has_other_target = True
-                yield (
-                    f"target {target.name} has {field} {getattr(target, field)!r} now, "
-                    f"its kernels were made for {stored!r}"
-                )
-    if is_replanned and not has_other_target:
-        yield (
-            "the planner or the recipe has changed since, or a number in the description of "
-            f"target {target.name}, or it was built with a tuning file or other engines"
-        )
-    for spec in specs:
-        yield from why_not_current(spec)
+def _native(reader: StoreReader, source: Source, target: Target, tuning: Tuning | None) -> _Today:
+    today = plan_key(source.graph, target, tuning=tuning)
+
+    def changes(part: Mapping[str, Any], record: Mapping[str, Any]) -> Iterator[str]:
+        if tuning is not None and part["plan_key"] == plan_key(source.graph, target):
+            yield "the tuning file says something of this graph, and it was built without"
+            return
+        specs = [reader.kernel(kernel["key"])["spec"] for kernel in record.get("kernels", [])]
+        of_target = [change for spec in specs for change in _target_changes(spec, target)]
+        yield from of_target
+        if part["plan_key"] != today and not of_target:
+            yield (
+                "the planner or the recipe has changed since, or a number in the description of "
+                f"target {target.name}, or it was built with a tuning file or other engines"
+            )
+        for spec in specs:
+            yield from why_not_current(spec)
+
+    return _Today("native", today, changes)
+
+
+def _target_changes(spec: Mapping[str, Any], target: Target) -> Iterator[str]:
+    """What a kernel was made for and the target is no more."""
+    flavor = spec["toolchain"]["dsl_flavor"]
+    for field, stored in (*((name, spec[name]) for name in _OF_TARGET), ("dsl_flavor", flavor)):
+        if stored != getattr(target, field):
+            yield (
+                f"target {target.name} has {field} {getattr(target, field)!r} now, "
+                f"its kernels were made for {stored!r}"
+            )
 
 
 _OF_TARGET = ("gpu_arch", "host_triple", "host_level")
+
+
+def _cudnn(source: Source, target: Target, cudnn: Cudnn | None) -> _Today:
+    if cudnn is None:
+        unasked = Refusal("cuDNN was not asked whether it is current: name it among the engines")
+        return _Today("cudnn", unasked, lambda part, record: ())
+    found = cudnn.found(target)
+    if isinstance(found, Refusal):
+        return _Today("cudnn", found, lambda part, record: ())
+    version = found.version
+
+    def changes(part: Mapping[str, Any], record: Mapping[str, Any]) -> Iterator[str]:
+        made_by = record["requirements"]["cudnn"] if record else version
+        if made_by != version:
+            yield f"cuDNN is {version} now, and {made_by} made it"
+        else:
+            yield (
+                "what makes cuDNN's plans, the frontend's version or the device has changed since, "
+                f"or a number in the description of target {target.name}"
+            )
+
+    return _Today("cudnn", cudnn.key(source.graph, target), changes)

@@ -24,7 +24,9 @@ from typing import Any
 
 from cudnn_aot.cache.canonical import canonical_digest
 from cudnn_aot.compiler.formats import to_frontend as lowering
+from cudnn_aot.compiler.graph.enums import data_type, tensor_reordering
 from cudnn_aot.compiler.graph.graph import Graph
+from cudnn_aot.compiler.graph.slots import slot_geometry
 from cudnn_aot.compiler.graph.tensor import Tensor
 from cudnn_aot.compiler.planning.engine import Refusal
 from cudnn_aot.compiler.target.target import Target
@@ -39,7 +41,8 @@ WORKSPACE_ALIGNMENT = 256
 
 # Types that a launch table can name.
 _DTYPES = frozenset(
-    "FLOAT DOUBLE HALF BFLOAT16 INT8 INT32 INT64 UINT8 BOOLEAN FP8_E4M3 FP8_E5M2 FP8_E8M0".split()
+    "FLOAT DOUBLE HALF BFLOAT16 INT8 INT32 INT64 UINT8 BOOLEAN FP8_E4M3 FP8_E5M2 FP8_E8M0 "
+    "FP4_E2M1 INT4".split()
 )
 _ARCH = re.compile(r"sm_(\d+)(\d)[af]?")
 _CC_MAJOR, _CC_MINOR, _SM_COUNT = 75, 76, 16  # CUdevice_attribute
@@ -250,11 +253,15 @@ def backend_table(graph: Graph, plan: BackendPlan) -> dict[str, Any] | Refusal:
         }
         if tensor.ragged_offset is not None:
             entry["ragged"] = True
+        if tensor.reordering_type is tensor_reordering.F8_128x4:
+            entry["reordering_type"] = tensor.reordering_type.name
         operands.append(entry)
         checks.append({"rule": "alignment", "operand": tensor.uid, "bytes": ALIGNMENT})
+        slots = slot_geometry(tensor.dim, tensor.stride, data_type[dtype])
+        assert slots is not None  # validated
         checks += [
             {"rule": "equal", "operand": tensor.uid, "a": ["stride", tensor.uid, axis], "b": stride}
-            for axis, (extent, stride) in enumerate(zip(tensor.dim, tensor.stride, strict=True))
+            for axis, (extent, stride) in enumerate(zip(*slots, strict=True))
             if extent != 1
         ]
     step: dict[str, Any] = {"step": "backend", "blob": 0, "uids": list(plan.uids)}

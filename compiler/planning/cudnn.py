@@ -2,7 +2,8 @@
 
 Asking needs a GPU host, so nothing is asked before an entry, a note or a plan is wanted; what was
 listed is kept for as long as its graph lives. Of mode OPENSOURCE nothing is offered: its
-one entry leaves the choice to cuDNN, which neither lists what it may pick nor serializes it.
+one entry leaves the choice to cuDNN, so it has no identity to record, and no bytes to store
+(docs/cudnn-backend.md).
 """
 
 from __future__ import annotations

@@ -59,16 +59,22 @@ def plan_key(
     serving host without the DSL finds what was built with it.
     """
     family = manifest.family_for(node.op for node in graph.nodes)
-    document = {
-        "graph": graph.key(),
-        "target": target.descriptor(),
-        "planner": _source_digest(family.packages if family else ()),
-        "table_version": TABLE_VERSION,
-        "modes": [mode.name for mode in modes],
-        "engines": [slot.name for slot in family.offered()] if family else [],
-        "tuning": _tuning_digest(graph, family, target, tuning),
-    }
-    return canonical_digest(document)
+    of_all_graphs = _planner_digest(
+        TABLE_VERSION,
+        _source_digest(family.packages if family else ()),
+        " ".join(mode.name for mode in modes),
+        " ".join(slot.name for slot in family.offered()) if family else "",
+        *target.descriptor().values(),
+    )
+    return canonical_digest(
+        [graph.key(), of_all_graphs, _tuning_digest(graph, family, target, tuning)]
+    )
+
+
+@functools.lru_cache(maxsize=64, typed=True)  # by type, too: 1 and 1.0 give different keys
+def _planner_digest(*parts: str | int) -> str:
+    """Of what the plan keys of many graphs have in common."""
+    return canonical_digest(parts)
 
 
 def _tuning_digest(

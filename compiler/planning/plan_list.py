@@ -10,6 +10,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from cudnn_aot.cache.spec import steady_sources
 from cudnn_aot.cache.toolchain import why_no_dsl
 from cudnn_aot.compiler.graph.enums import behavior_note, heur_mode, numerical_note
 from cudnn_aot.compiler.graph.graph import Graph
@@ -136,6 +137,14 @@ class PlanList:
         """``engine[KNOB=value, ...]`` of a plan, the same in every process and release."""
         return self._name(self.entry(index))
 
+    def ranges(self, index: int) -> list[tuple[str, str, str]]:
+        """Each range in words, the name of what serves it, and what decided that; none of a plan
+        without ranges.
+        """
+        entry = self.entry(index)
+        parts = entry.parts if isinstance(entry, Ranges) else ()
+        return [(str(part), self._name(part.plan), part.plan.why) for part in parts]
+
     def engine_and_knobs(self, index: int) -> tuple[int, PublicKnobs | RangedKnobs]:
         """What `append` builds the same plan from; ``{}`` for a plan without knobs."""
         entry = self.entry(index)
@@ -242,12 +251,16 @@ class PlanList:
         entry = self.entry(index)
         if entry not in self._lowered:
             try:
-                if isinstance(entry, Ranges):
-                    self._lowered[entry] = self._lower_ranges(entry)
-                else:
-                    self._lowered[entry] = self._lower(entry, self.facts)
+                with steady_sources():
+                    if isinstance(entry, Ranges):
+                        self._lowered[entry] = self._lower_ranges(entry)
+                    else:
+                        self._lowered[entry] = self._lower(entry, self.facts)
+            except _RangeDeclined:
+                raise
             except DECLINES as decline:
-                raise _declined(decline) from decline
+                reason = self._reason(decline)
+                raise cudnnGraphNotSupportedError(reason, [reason]) from decline
         return self._lowered[entry]
 
     def build_at(self, index: int, build: Callable[[Planned], Built]) -> Built:
@@ -264,7 +277,8 @@ class PlanList:
     def walk(self, build: Callable[[Planned], Built]) -> tuple[int, Built]:
         """The first plan that builds, and its place; a pinned one is the only one tried.
 
-        A decline goes on to the next plan; any other exception propagates.
+        A decline goes on to the next plan, one of a range to the next plan of that range, where it
+        has one: the entry at this place then becomes what is tried. Any other exception propagates.
 
         Raises:
             cudnnGraphNotSupportedError: none builds; it has the reason of every side.
@@ -272,11 +286,13 @@ class PlanList:
         if self.selected is not None:
             return self.selected, self.build_at(self.selected, build)
         reasons = list(self.reasons)
-        for index in range(len(self.entries)):
+        index = 0
+        while index < len(self.entries):
             try:
                 return index, self._built(index, build)
             except DECLINES as decline:
                 reasons.append(f"{self._label(index)}: {self._reason(decline)}")
+                index += not self._advance(index, decline)
         raise self.declined(reasons)
 
     def declined(self, reasons: Sequence[str]) -> cudnnGraphNotSupportedError:
@@ -423,11 +439,11 @@ class PlanList:
         """Heuristics may propose only what was offered, and ranges that partition the domain."""
         if proposal is BACKEND:
             return
-        if not isinstance(proposal, PlanConfig | Ranges):
-            raise ValueError(f"the heuristics propose {proposal!r}, want plans and the marker")
         if isinstance(proposal, Ranges):
             check_partition(proposal, self.graph.symbols)
-        for config in _configs(proposal):
+        elif not isinstance(proposal, PlanConfig):
+            raise ValueError(f"the heuristics propose {proposal!r}, want plans and the marker")
+        for config in _proposed(proposal):
             if config.engine_id not in self._engines:
                 raise ValueError(f"the heuristics propose engine {config.engine_id}, not offered")
 
@@ -543,7 +559,17 @@ class PlanList:
         try:
             return self._lower(part.plan, narrow_facts(self.facts, part))
         except DECLINES as decline:
-            raise _declined(decline, f"range {part}: ") from decline
+            raise _RangeDeclined(part, self._reason(decline)) from decline
+
+    def _advance(self, index: int, decline: BaseException) -> bool:
+        """Whether a range that declined has another plan; the entry then has it."""
+        entry = self.entries[index]
+        if not isinstance(decline, _RangeDeclined) or not decline.part.others:
+            return False
+        assert isinstance(entry, Ranges)
+        words = f"{self._name(decline.part.plan)} declines: {decline.reason}"
+        self.entries[index] = entry.after(decline.part, words)
+        return True
 
     def _replayed(self, engine_id: int, knobs: Mapping[Any, Any]) -> PlanConfig:
         engine = self._engine(engine_id)
@@ -563,6 +589,16 @@ class PlanList:
         return ranges
 
 
+class _RangeDeclined(cudnnGraphNotSupportedError):
+    """The plan of one range declines."""
+
+    def __init__(self, part: Range, reason: str) -> None:
+        said = f"range {part}: {reason}"
+        super().__init__(said, [said])
+        self.part = part
+        self.reason = reason
+
+
 def decline_reason(decline: BaseException) -> str:
     """What a decline says, as a reason in a list of reasons."""
     if isinstance(decline, ImportError) and decline.name:
@@ -570,7 +606,7 @@ def decline_reason(decline: BaseException) -> str:
     return " ".join(str(decline).split()) or type(decline).__name__
 
 
-def _declined(decline: BaseException, where: str = "") -> cudnnGraphNotSupportedError:
+def _declined(decline: BaseException, where: str) -> cudnnGraphNotSupportedError:
     """A decline of any type as the one that callers catch."""
     reason = decline_reason(decline)
     return cudnnGraphNotSupportedError(where + reason, [reason])
@@ -585,6 +621,15 @@ def _is_ours(entry: Entry) -> bool:
 
 
 def _configs(entry: Entry) -> Iterable[PlanConfig]:
+    """What serves the calls of an entry."""
     if isinstance(entry, PlanConfig):
         return (entry,)
     return (part.plan for part in entry.parts)
+
+
+def _proposed(entry: Entry) -> Iterable[PlanConfig]:
+    """What may come to serve them."""
+    yield from _configs(entry)
+    if isinstance(entry, Ranges):
+        for part in entry.parts:
+            yield from part.others

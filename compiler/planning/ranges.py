@@ -28,12 +28,19 @@ def bound_words(name: str, low: int, high: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A box of the domain: ``(symbol, lowest, highest)``, both inclusive, for the symbols that it
-    narrows, one at least; and the plan that serves it.
+    """A box of the domain, and the plan that serves it.
+
+    Attributes:
+        bounds: ``(symbol, lowest, highest)``, both inclusive, for the symbols that it narrows, one
+            at least.
+        plan: what serves it; its ``why`` is the reason of this range.
+        others: what serves it where the plan declines, best first. They are no part of its
+            identity.
     """
 
     bounds: tuple[tuple[str, int, int], ...]
     plan: PlanConfig
+    others: tuple[PlanConfig, ...] = field(default=(), compare=False)
 
     def __str__(self) -> str:
         return ", ".join(bound_words(*bound) for bound in self.bounds)
@@ -45,6 +52,15 @@ class Ranges:
 
     parts: tuple[Range, ...]
     why: str = field(default="", compare=False)
+
+    def after(self, declined: Range, words: str) -> Ranges:
+        """The same, one range of it served by the next of its plans; ``words`` say what declined,
+        and are put before that plan's own.
+        """
+        plan, *others = declined.others
+        plan = replace(plan, why=f"{words}; {plan.why}" if plan.why else words)
+        taken = Range(declined.bounds, plan, tuple(others))
+        return replace(self, parts=tuple(taken if p is declined else p for p in self.parts))
 
 
 def check_partition(ranges: Ranges, symbols: Mapping[str, Symbol]) -> None:

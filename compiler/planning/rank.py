@@ -41,21 +41,22 @@ def rank(
             ``"A"`` and puts the backend's block last, wherever the marker is.
         recommend: the family's heuristics for a kind; a family proposes nothing by ``[]``.
         backend: the backend's plans, by the mode that found them; of OPENSOURCE, the one that
-            delegates to engines that the backend never lists.
+            delegates to engines that the backend never lists. Where that mode is asked, it leads
+            the backend's block in every mode, as the backend tries it before its own plans.
 
     Raises:
         ValueError: a marker is there twice; the fault is the family's.
     """
+    delegating = backend.get(heur_mode.OPENSOURCE, ()) if heur_mode.OPENSOURCE in modes else ()
     ranked: list[Entry] = []
     for mode in modes:
-        proposals = list(recommend("FALLBACK" if mode is heur_mode.FALLBACK else "A"))
-        markers = proposals.count(BACKEND)
+        proposals = recommend("FALLBACK" if mode is heur_mode.FALLBACK else "A")
+        ours = [proposal for proposal in proposals if not isinstance(proposal, _Marker)]
+        markers = len(proposals) - len(ours)
         if markers > 1:
             raise ValueError(f"the heuristics place the backend {markers} times, want once")
-        if mode is heur_mode.OPENSOURCE and markers:
-            proposals.remove(BACKEND)
-        if BACKEND not in proposals:
-            proposals.append(BACKEND)
-        for proposal in proposals:
-            ranked += backend.get(mode, ()) if isinstance(proposal, _Marker) else [proposal]
+        found, place = [*delegating, *backend.get(mode, ())], len(ours)
+        if markers and mode is not heur_mode.OPENSOURCE:
+            place = proposals.index(BACKEND)
+        ranked += [*ours[:place], *found, *ours[place:]]
     return list(dict.fromkeys(ranked))

@@ -61,7 +61,10 @@ class Target:
 
     def descriptor(self) -> dict[str, str | int]:
         """The fields as plain data, as a plan key reads them."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: getattr(self, name) for name in _FIELDS}
+
+
+_FIELDS = tuple(field.name for field in fields(Target))
 
 
 def known_targets() -> tuple[str, ...]:
@@ -105,7 +108,7 @@ def target_from(document: Any, source: str) -> Target:
         raise UsageError(
             f"target descriptor {source!r}: got {type(document).__name__}, want object"
         )
-    names = {field.name for field in fields(Target)}
+    names = set(_FIELDS)
     if unknown := sorted(set(document) - names):
         raise UsageError(f"target descriptor {source!r}: unknown field {unknown[0]!r}")
     if missing := sorted(names - set(document)):

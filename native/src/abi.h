@@ -25,6 +25,7 @@ enum DLDataTypeCode : uint8_t {
   kDLFloat8E4M3 = 10,  // float8_e4m3fn
   kDLFloat8E5M2 = 12,
   kDLFloat8E8M0 = 14,
+  kDLFloat4E2M1 = 17,
 };
 
 struct DLDevice {

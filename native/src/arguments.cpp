@@ -7,6 +7,7 @@
 #include "error.h"
 #include "numbers.h"
 #include "python_error.h"
+#include "symbols.h"
 
 namespace cudnn_aot {
 namespace {
@@ -43,7 +44,6 @@ void Describe(const PlanObject* self, size_t index, PyObject* object, Buffer* bu
 
 // Keys that are no uid: names of operands, and None, which callers use for "not this time".
 void DescribeNamed(const PlanObject* self, PyObject* bindings, Buffer* buffers, Pins* pins) {
-  const auto& operands = self->plan->table().operands;
   PyObject* key = nullptr;
   PyObject* object = nullptr;
   Py_ssize_t at = 0;
@@ -55,20 +55,7 @@ void DescribeNamed(const PlanObject* self, PyObject* bindings, Buffer* buffers, 
                    Py_TYPE(key)->tp_name);
       throw PythonErrorSet{};
     }
-    int found = -1;
-    for (size_t i = 0; i < operands.size(); ++i) {
-      if (operands[i].name != name) continue;
-      if (found >= 0) {
-        RefuseCall("name", std::string("got the name '") + name +
-                               "', which several operands have, want a uid");
-      }
-      found = static_cast<int>(i);
-    }
-    if (found < 0) {
-      std::vector<std::string> names;
-      for (const Operand& operand : operands) names.push_back(operand.name);
-      RefuseCall("name", std::string("got the name '") + name + "', want " + Choices(names));
-    }
+    int found = FindNamed(self->plan->table(), name);
     if (buffers[found].kind == Buffer::Kind::kAbsent) {
       pins->Keep(object);
       Describe(self, static_cast<size_t>(found), object, buffers, pins);
@@ -299,9 +286,7 @@ int GatherSymbols(const PlanObject* self, PyObject* symbols, SymbolValue* out) {
     int symbol = name == nullptr ? -1 : table.FindSymbol(name);
     if (symbol < 0 || count == kMaxSymbols) {  // keys that claim to differ may name one symbol
       PyErr_Clear();
-      RefuseCall("symbol_unknown", "symbols: got " + Shown(key) + ", want " +
-                                       (table.symbols.empty() ? "none, the graph has no symbol"
-                                                              : Choices(table.symbol_names)));
+      RefuseSymbol(table, Shown(key));
     }
     out[count].symbol = symbol;
     if (!ReadInteger(value, &out[count].value)) {

@@ -13,7 +13,7 @@ namespace {
 
 void RunPlugin(const Backend& backend, const BackendCall& call, const Branch& branch,
                const Step& step) {
-  std::optional<cuda::ContextScope> scope;
+  std::optional<cuda::DeviceScope> scope;
   if (call.device >= 0) scope.emplace(call.device);
   try {
     backend(call);

@@ -15,7 +15,8 @@ namespace cudnn_aot::cuda {
 namespace {
 
 constexpr int kSuccess = 0;
-constexpr int kInitializationError = 3;  // what a child of a process that used CUDA gets
+constexpr int kInitializationError = 3;    // what a child of a process that used CUDA gets
+constexpr uintptr_t kPerThreadStream = 2;  // after null and the legacy default stream
 constexpr int kAttrMultiProcessorCount = 16;
 constexpr int kAttrL2CacheSize = 38;
 constexpr int kAttrComputeCapabilityMajor = 75;
@@ -43,6 +44,9 @@ struct Driver {  // for fills: 16 and 32 bits wide, and in a context chosen with
                           void* stream);
   int (*memset_d32_async)(unsigned long long data, unsigned value, size_t count, void* stream);
   int (*get_error_string)(int code, const char** text);
+  int (*ctx_get_current)(void** context);
+  int (*ctx_get_device)(int* device);
+  int (*stream_get_ctx)(void* stream, void** context);
 };
 
 std::mutex mutex;
@@ -152,7 +156,10 @@ void LoadDriver() {
                   Bind(handle, "cuMemsetD8Async", &driver.memset_d8_async) &&
                   Bind(handle, "cuMemsetD16Async", &driver.memset_d16_async) &&
                   Bind(handle, "cuMemsetD32Async", &driver.memset_d32_async) &&
-                  Bind(handle, "cuGetErrorString", &driver.get_error_string);
+                  Bind(handle, "cuGetErrorString", &driver.get_error_string) &&
+                  Bind(handle, "cuCtxGetCurrent", &driver.ctx_get_current) &&
+                  Bind(handle, "cuCtxGetDevice", &driver.ctx_get_device) &&
+                  Bind(handle, "cuStreamGetCtx", &driver.stream_get_ctx);
   if (!complete) throw RequirementFailure("libcuda.so.1 lacks a symbol that every driver has");
   driver_loaded.store(true);
 }
@@ -238,7 +245,7 @@ int SmCount(int device) {
   return count;
 }
 
-void PrepareFill(int device) {
+void UsePrimaryContext(int device) {
   if (contexts[device].load() != nullptr) return;
   RequireDevice(device);
   LoadDriver();
@@ -253,7 +260,7 @@ void PrepareFill(int device) {
 void Fill(int device, void* data, uint32_t pattern, int width, int64_t bytes, void* stream) {
   auto address = reinterpret_cast<unsigned long long>(data);
   auto count = static_cast<size_t>(bytes / width);
-  ContextScope scope(device);
+  DeviceScope scope(device);
   int code = 0;
   switch (width) {
     case 1:
@@ -268,14 +275,45 @@ void Fill(int device, void* data, uint32_t pattern, int width, int64_t bytes, vo
   CheckDriver(code, "cuMemsetAsync");
 }
 
-ContextScope::ContextScope(int device) {
-  PrepareFill(device);
-  CheckDriver(driver.ctx_push_current(contexts[device].load()), "cuCtxPushCurrent");
+bool IsDefaultStream(void* stream) {
+  return reinterpret_cast<uintptr_t>(stream) <= kPerThreadStream;
 }
 
-ContextScope::~ContextScope() {
+void RequireStream(void* stream, int device) {
+  if (IsDefaultStream(stream)) return;
+  UsePrimaryContext(device);
+  void* context = nullptr;
+  CheckDriver(driver.stream_get_ctx(stream, &context), "cuStreamGetCtx");
+  if (context == contexts[device].load()) return;
+  int of_stream = 0;
+  CheckDriver(driver.ctx_push_current(context), "cuCtxPushCurrent");
+  int code = driver.ctx_get_device(&of_stream);
+  driver.ctx_pop_current(&context);
+  CheckDriver(code, "cuCtxGetDevice");
+  if (of_stream == device) return;  // another context of it
+  throw Refusal("device", Refusal::kNoOperand,
+                "stream: got one of cuda:" + std::to_string(of_stream) +
+                    ", want one of cuda:" + std::to_string(device) + ", where the operands are");
+}
+
+DeviceScope::DeviceScope(int device, void* stream) {
+  UsePrimaryContext(device);
+  RequireStream(stream, device);
+  void* context = nullptr;
+  CheckDriver(driver.ctx_get_current(&context), "cuCtxGetCurrent");
+  if (context == contexts[device].load()) return;
+  CheckDriver(driver.ctx_push_current(contexts[device].load()), "cuCtxPushCurrent");
+  pushed_ = true;
+}
+
+DeviceScope::~DeviceScope() {
   void* popped = nullptr;
-  driver.ctx_pop_current(&popped);
+  if (pushed_) driver.ctx_pop_current(&popped);
+}
+
+void* FindDriverFunction(const char* name) {
+  void* handle = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+  return handle == nullptr ? nullptr : dlsym(handle, name);
 }
 
 void RefuseAfterFork() {

@@ -35,16 +35,29 @@ int SmCount(int device);  // cached
 // Writes the `width`-byte `pattern` over `bytes` bytes (a multiple of `width`) on a stream of
 // `device`. The thread's current device is not touched, nor is a context made on another one.
 void Fill(int device, void* data, uint32_t pattern, int width, int64_t bytes, void* stream);
-void PrepareFill(int device);  // all that the first Fill on a device would do lazily
+void UsePrimaryContext(int device);  // all that the first of these on a device would do lazily
 
-// Makes the primary context of a device current on this thread for a scope.
-class ContextScope {
+// For a scope, the primary context of a device is current on this thread, whatever the caller's is.
+// Throws as RequireStream does.
+class DeviceScope {
  public:
-  explicit ContextScope(int device);
-  ~ContextScope();
-  ContextScope(const ContextScope&) = delete;
-  ContextScope& operator=(const ContextScope&) = delete;
+  explicit DeviceScope(int device, void* stream = nullptr);
+  ~DeviceScope();
+  DeviceScope(const DeviceScope&) = delete;
+  DeviceScope& operator=(const DeviceScope&) = delete;
+
+ private:
+  bool pushed_ = false;
 };
+
+// A default stream is that of whatever device is current.
+bool IsDefaultStream(void* stream);
+
+// Throws Refusal (rule "device") for a stream of another device, unless it is a default stream.
+void RequireStream(void* stream, int device);
+
+// A function of libcuda, null where there is no driver or it is too old.
+void* FindDriverFunction(const char* name);
 
 // Throws LaunchFailure in a process forked after CUDA was used here: CUDA does not survive a fork.
 void RefuseAfterFork();

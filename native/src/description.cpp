@@ -23,7 +23,7 @@ py::dict DescribeView(const DLTensor& view) {
 
 }  // namespace
 
-py::dict DescribeCall(const Plan& plan, Frame* frame) {
+py::dict DescribeCall(const Plan& plan, const Call& call, Frame* frame) {
   const Table& table = plan.table();
   const Branch& branch = table.branches[frame->branch];
   py::dict symbols;
@@ -31,6 +31,8 @@ py::dict DescribeCall(const Plan& plan, Frame* frame) {
     symbols[table.symbol_names[i].c_str()] = frame->symbols[i];
   }
   py::dict operands;
+  py::list graph_described;
+  py::list overridden;
   for (size_t i = 0; i < table.operands.size(); ++i) {
     const Operand& operand = table.operands[i];
     py::dict item;
@@ -41,13 +43,23 @@ py::dict DescribeCall(const Plan& plan, Frame* frame) {
         item["value"] = frame->scalars[i].integer;
       }
     } else {
-      item["present"] = frame->slots[i].present;
-      item["address"] = reinterpret_cast<uintptr_t>(frame->slots[i].data);
-      item["nbytes"] = frame->slots[i].nbytes;
+      const Buffer& buffer = call.buffers[i];
+      const Slot& slot = frame->slots[i];
+      bool observed = buffer.kind == Buffer::Kind::kTensor;
+      item["present"] = slot.present;
+      item["address"] = reinterpret_cast<uintptr_t>(slot.data);
+      item["nbytes"] = slot.nbytes;
+      item["observed_bytes"] = observed ? slot.nbytes : -1;
+      DLDevice device = observed ? buffer.device : DLDevice{-1, -1};
+      item["observed_device"] = py::make_tuple(device.device_type, device.device_id);
+      if (slot.graph_described) graph_described.append(operand.uid);
       item["dim"] = IntegerList(frame->dims + operand.base, operand.rank);
       item["stride"] = IntegerList(frame->strides + operand.base, operand.rank);
     }
     operands[py::int_(operand.uid)] = item;
+  }
+  for (int i = 0; i < call.num_overrides; ++i) {
+    overridden.append(table.operands[call.overrides[i].operand].uid);
   }
   py::list steps;
   for (const Step& step : branch.steps) {
@@ -86,6 +98,8 @@ py::dict DescribeCall(const Plan& plan, Frame* frame) {
   out["branch"] = branch.name;
   out["symbols"] = symbols;
   out["operands"] = operands;
+  out["graph_described"] = graph_described;
+  out["overridden"] = overridden;
   out["workspace_bytes"] = frame->workspace_bytes;
   out["steps"] = steps;
   return out;

@@ -7,7 +7,7 @@
 
 namespace cudnn_aot {
 
-// What `resolve` returns for a frame that Plan::Resolve filled.
-pybind11::dict DescribeCall(const Plan& plan, Frame* frame);
+// What `resolve` returns for a frame that Plan::Resolve filled for `call`.
+pybind11::dict DescribeCall(const Plan& plan, const Call& call, Frame* frame);
 
 }  // namespace cudnn_aot

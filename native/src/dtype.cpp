@@ -9,7 +9,6 @@
 namespace cudnn_aot {
 namespace {
 
-// Two elements per slot (FP4, INT4) need a storage geometry that version 1 does not state.
 const DType kDTypes[] = {
     {"FLOAT", {kDLFloat, 32, 1}},
     {"DOUBLE", {kDLFloat, 64, 1}},
@@ -23,6 +22,8 @@ const DType kDTypes[] = {
     {"FP8_E4M3", {kDLFloat8E4M3, 8, 1}},
     {"FP8_E5M2", {kDLFloat8E5M2, 8, 1}},
     {"FP8_E8M0", {kDLFloat8E8M0, 8, 1}},
+    {"FP4_E2M1", {kDLFloat4E2M1, 4, 2}},
+    {"INT4", {kDLInt, 4, 2}},
 };
 
 // Rounds to a binary format with `mantissa` stored bits and the given exponent range.
@@ -102,6 +103,8 @@ std::string Describe(DLDataType dtype) {
       return "float8_e5m2";
     case kDLFloat8E8M0:
       return "float8_e8m0fnu";
+    case kDLFloat4E2M1:
+      return "float4_e2m1fn" + (dtype.lanes == 1 ? lanes : "_" + lanes);
     default:
       return std::to_string(dtype.bits * dtype.lanes) + "-bit opaque";
   }

@@ -1,4 +1,4 @@
-// cuDNN data types by name, as DLPack describes them.
+// cuDNN data types by name, as DLPack describes their storage slots.
 #pragma once
 
 #include <string>
@@ -9,9 +9,10 @@ namespace cudnn_aot {
 
 struct DType {
   const char* name;
-  DLDataType dl;
+  DLDataType dl;  // of a slot: a 4-bit type has two elements to each
 
-  int64_t bytes() const { return dl.bits * dl.lanes / 8; }
+  int64_t bytes() const { return dl.bits * dl.lanes / 8; }  // of a slot
+  int elements_per_slot() const { return dl.lanes; }
   // The integers that an integer type holds.
   int64_t min() const { return dl.code == kDLInt ? INT64_MIN >> (64 - dl.bits) : 0; }
   int64_t max() const {

@@ -118,6 +118,11 @@ Expr ExprPool::CompilePredicate(const Reader& source, const Scope& scope) {
   return CompilePredicateAt(source, scope, 0);
 }
 
+Expr ExprPool::DivideBy(Expr a, int64_t by) {
+  Expr b = Add({Op::kConst, -1, -1, -1, by});
+  return Add({Op::kFloorDiv, a, b});
+}
+
 void ExprPool::NeedRoom(const Reader& source, int depth) const {
   if (depth > kMaxDepth) source.Fail("nested deeper than " + std::to_string(kMaxDepth));
   if (nodes_.size() >= kMaxNodes) {

@@ -60,7 +60,8 @@ struct Slot {            // what a call bound to one operand
   int64_t nbytes = 0;    // capacity, `below` included
   int64_t below = 0;     // bytes of it that lie before `data`: the buffer runs backwards
   bool present = false;
-  bool own_strides = false;  // laid out as the caller's buffer, which may have gaps
+  bool own_strides = false;      // laid out as the caller's buffer, which may have gaps
+  bool graph_described = false;  // laid out as declared, whatever the caller's buffer says
 };
 
 // What the leaves read. Axes of all operands are laid out one after the other.
@@ -116,6 +117,7 @@ class ExprPool {
   // Both throw TableError with the place of the offending item.
   Expr Compile(const Reader& source, const Scope& scope);
   Expr CompilePredicate(const Reader& source, const Scope& scope);
+  Expr DivideBy(Expr a, int64_t by);  // floor_div, `by` > 0
 
   const Node& at(Expr expr) const { return nodes_[expr]; }
   bool IsConst(Expr expr) const { return nodes_[expr].op == Op::kConst; }

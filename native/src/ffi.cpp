@@ -29,12 +29,12 @@ void Bind(const char* name, F* out) {
   }
 }
 
-void PromoteThisExtension() {
+void PromoteThisLibrary() {
   // Kernels resolve CuteDSLRT_* here, but Python loads extensions with local visibility.
   Dl_info info;
-  if (dladdr(reinterpret_cast<void*>(&PromoteThisExtension), &info) == 0 ||
+  if (dladdr(reinterpret_cast<void*>(&PromoteThisLibrary), &info) == 0 ||
       dlopen(info.dli_fname, RTLD_LAZY | RTLD_GLOBAL | RTLD_NOLOAD) == nullptr) {
-    throw LaunchFailure("the extension cannot make its symbols visible to kernels");
+    throw LaunchFailure("this library cannot make its symbols visible to kernels");
   }
 }
 
@@ -57,7 +57,7 @@ void Init(const std::string& path) {
   Bind("TVMFFIEnvSetStream", &api.set_stream);
   Bind("TVMFFIErrorMoveFromRaised", &api.move_from_raised);
   Bind("TVMFFIObjectDecRef", &api.dec_ref);
-  PromoteThisExtension();
+  PromoteThisLibrary();
   ready = true;
 }
 

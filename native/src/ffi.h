@@ -8,7 +8,7 @@
 namespace cudnn_aot::ffi {
 
 // Loads libtvm_ffi with global visibility, so that kernels find it, and makes the symbols that
-// kernels need from this extension visible to them. Idempotent. Throws LaunchFailure.
+// kernels need from this library visible to them. Idempotent. Throws LaunchFailure.
 void Init(const std::string& path);
 bool Ready();
 

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "error.h"
+#include "launch_template.h"
 
 #ifndef MFD_EXEC
 #define MFD_EXEC 0x0010U
@@ -174,7 +175,10 @@ std::shared_ptr<const Kernel> LoadKernel(std::string_view bytes, const std::stri
   std::string name = "__tvm_ffi_" + symbol;
   auto call = reinterpret_cast<FfiCall>(dlsym(handle, name.c_str()));
   if (call == nullptr) throw LaunchFailure("kernel library lacks the symbol '" + name + "'");
-  return std::make_shared<const Kernel>(Kernel{symbol, digest, call});
+  // Host kernels have none, nor have kernels that other versions linked.
+  auto* hook = static_cast<decltype(&LaunchHook)*>(dlsym(handle, "cudnn_aot_launch"));
+  if (hook != nullptr) __atomic_store_n(hook, &LaunchHook, __ATOMIC_RELAXED);
+  return std::make_shared<const Kernel>(Kernel{symbol, digest, call, hook != nullptr});
 }
 
 }  // namespace cudnn_aot

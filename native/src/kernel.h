@@ -13,6 +13,7 @@ struct Kernel {
   std::string symbol;
   std::string digest;  // of the library's bytes, chosen by the caller
   FfiCall call;
+  bool has_launch_hook = false;  // its host function has no effect but launches, by LaunchHook
 };
 
 // Loads the shared library in `bytes` and finds `__tvm_ffi_<symbol>`. `digest` identifies the

@@ -22,6 +22,18 @@ class Nesting {
 
 }  // namespace
 
+int64_t ReorderedBytes(const int64_t* dim, const int64_t* stride, int rank) {
+  bool by_column = stride[rank - 1] != 1 && stride[rank - 2] == 1;
+  int scales = by_column ? rank - 2 : rank - 1;
+  int rows = by_column ? rank - 1 : rank - 2;
+  int64_t bytes = 1;
+  for (int axis = 0; axis < rank; ++axis) {
+    int64_t tile = axis == rows ? 128 : axis == scales ? 4 : 1;
+    bytes = CheckedMul(bytes, CheckedMul(CeilDivPositive(dim[axis], tile), tile));
+  }
+  return bytes;
+}
+
 bool MayOverlap(const int64_t* dim, const int64_t* stride, int rank) {
   Nesting row_major;  // the usual order needs no sorting
   int axis = rank - 1;

@@ -30,6 +30,10 @@ inline Reach ReachOf(const int64_t* dim, const int64_t* stride, int rank, int64_
           CheckedMul(CheckedAdd(high, 1), element_bytes)};
 }
 
+// The bytes of F8_128x4 scales, one byte each: whole tiles of 128 rows by 4 scales. The last two
+// axes are rows and the scales of a row, these along the axis of stride 1; the others are batches.
+int64_t ReorderedBytes(const int64_t* dim, const int64_t* stride, int rank);
+
 // Whether two index tuples may name one address: true unless the stride of each axis steps over
 // all that the axes of smaller strides span. Interleaved layouts that happen not to collide, such
 // as strides [3, 2] for extents [2, 3], are reported as overlapping.

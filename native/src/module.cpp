@@ -10,6 +10,8 @@
 #include "kernel.h"
 #include "plan_type.h"
 #include "python_error.h"
+#include "python_requirements.h"
+#include "text.h"
 
 namespace py = pybind11;
 
@@ -40,14 +42,11 @@ py::object LoadedCudart() {
   return py::str(found);
 }
 
-py::dict DeviceAttributes(int device) {
-  cuda::Attributes found = cuda::DeviceAttributes(device);
-  py::dict out;
-  out["compute_capability"] = py::make_tuple(found.major, found.minor);
-  out["sm_count"] = found.sm_count;
-  out["smem_optin_bytes"] = found.smem_optin_bytes;
-  out["l2_bytes"] = found.l2_bytes;
-  out["driver_version"] = found.driver_version;
+py::list NearestOf(const std::string& name, const py::iterable& names) {
+  std::vector<std::string> all;
+  for (py::handle each : names) all.push_back(each.cast<std::string>());
+  py::list out;
+  for (const std::string& near : Nearest(name, all)) out.append(near);
   return out;
 }
 
@@ -68,6 +67,8 @@ PYBIND11_MODULE(_native, m) {
       SetPythonError(error);
     } catch (const RequirementFailure&) {
       SetPythonError(error);
+    } catch (const StoreFailure&) {
+      SetPythonError(error);
     }
   });
   py::class_<Kernel, std::shared_ptr<Kernel>>(m, "Kernel", "A loaded kernel function.")
@@ -87,5 +88,6 @@ PYBIND11_MODULE(_native, m) {
   m.def("load_cudart", &LoadCudart, py::arg("path") = py::none());
   m.def("loaded_cudart", &LoadedCudart);
   m.def("current_device", &cuda::CurrentDevice);
-  m.def("device_attributes", &DeviceAttributes, py::arg("device"));
+  m.def("nearest", &NearestOf, py::arg("name"), py::arg("names"));
+  DefineRequirements(m);
 }

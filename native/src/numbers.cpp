@@ -90,22 +90,7 @@ void DescribeNumber(PyObject* object, const DType& dtype, const Role& role, Pins
   }
   Buffer buffer;
   DescribeBuffer(object, role, pins, &buffer);
-  for (int axis = 0; axis < buffer.ndim; ++axis) {
-    if (buffer.shape[axis] != 1) {
-      refuse("extents", "got a tensor of extents " + List(buffer.shape, buffer.ndim));
-    }
-  }
-  if (buffer.device.device_type != kDLCPU && buffer.device.device_type != kDLCUDAHost) {
-    refuse("device", "got one in device memory");
-  }
-  // Without a bfloat16 of its own, NumPy carries the bits as uint16 or as opaque bytes.
-  bool bits = dtype.dl.code == kDLBfloat && buffer.dtype.code == kDLUInt && buffer.dtype.bits == 16;
-  bool own = !bits && buffer.dtype.code != kDLOpaqueHandle;
-  if ((!own && BitsOf(buffer.dtype) != BitsOf(dtype.dl)) ||
-      !LoadNumber(own ? buffer.dtype : dtype.dl, buffer.data, &out->number, &out->integer,
-                  &out->is_integer)) {
-    refuse("dtype", "got " + Describe(buffer.dtype));
-  }
+  LoadElement(buffer, dtype, role, out);
 }
 
 void* StreamHandle(PyObject* object) {

@@ -89,16 +89,6 @@ const TypeEntry& EntryOf(PyTypeObject* type) {
   return entries->back();
 }
 
-void FromDLTensor(const DLTensor& tensor, Buffer* out) {
-  out->kind = Buffer::Kind::kTensor;
-  out->data = static_cast<char*>(tensor.data) + tensor.byte_offset;
-  out->device = tensor.device;
-  out->dtype = tensor.dtype;
-  out->ndim = tensor.ndim;
-  out->shape = tensor.shape;
-  out->strides = tensor.strides;
-}
-
 constexpr int64_t kMaxItemBytes = 1 << 12;
 
 [[noreturn]] void RefuseFormat(const Role& role, const char* format, const char* want) {
@@ -336,11 +326,11 @@ void FromDLPack(PyObject* object, const Role& role, Pins* pins, Buffer* out) {
       RefuseObject("interface", role, "got DLPack version " + std::to_string(tensor->version.major),
                    "1");
     }
-    FromDLTensor(tensor->dl_tensor, out);
+    DescribeTensor(tensor->dl_tensor, out);
     out->readonly = (tensor->flags & kDLFlagReadOnly) != 0;
   } else if (PyCapsule_IsValid(capsule, "dltensor") != 0) {
     auto* tensor = static_cast<DLManagedTensor*>(PyCapsule_GetPointer(capsule, "dltensor"));
-    FromDLTensor(tensor->dl_tensor, out);
+    DescribeTensor(tensor->dl_tensor, out);
   } else {
     RefuseObject("interface", role, "got " + Shown(capsule) + " from __dlpack__",
                  "a DLPack capsule");
@@ -351,24 +341,19 @@ void FromExchange(PyObject* object, const DLPackExchangeApi& api, Pins* pins, Bu
   if (api.dltensor_from_py_object_no_sync != nullptr) {
     DLTensor tensor;
     if (api.dltensor_from_py_object_no_sync(object, &tensor) != 0) throw PythonErrorSet{};
-    FromDLTensor(tensor, out);
+    DescribeTensor(tensor, out);
     return;
   }
   DLManagedTensorVersioned* tensor = nullptr;
   if (api.managed_tensor_from_py_object_no_sync(object, &tensor) != 0) throw PythonErrorSet{};
   pins->Keep(tensor);
-  FromDLTensor(tensor->dl_tensor, out);
+  DescribeTensor(tensor->dl_tensor, out);
   out->readonly = (tensor->flags & kDLFlagReadOnly) != 0;
 }
 
 bool IsPlainInt(PyObject* object) { return PyLong_Check(object) && !PyBool_Check(object); }
 
 }  // namespace
-
-void RefuseObject(const char* rule, const Role& role, const std::string& got,
-                  const std::string& want) {
-  throw Refusal(rule, role.operand, std::string(role.name) + ": " + got + ", want " + want);
-}
 
 char* ReadAddress(PyObject* object, const Role& role) {
   int beyond = -1;

@@ -9,6 +9,7 @@
 
 #include "error.h"
 #include "pack.h"
+#include "tensor.h"
 
 namespace cudnn_aot {
 
@@ -50,16 +51,6 @@ class Pins {
 };
 
 // All functions below hold the GIL; they throw Refusal, or PythonErrorSet after a Python error.
-
-// What an object is for: how messages call it, and the operand that a refusal is about.
-struct Role {
-  const char* name;
-  int64_t operand = Refusal::kNoOperand;
-};
-
-// "operand 1 'A': got 2.5, want ..."
-[[noreturn]] void RefuseObject(const char* rule, const Role& role, const std::string& got,
-                               const std::string& want);
 
 // The address that a Python int states.
 char* ReadAddress(PyObject* object, const Role& role);

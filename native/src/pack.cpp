@@ -4,7 +4,6 @@
 #include <cstdio>
 
 #include "arithmetic.h"
-#include "layout.h"
 #include "symbols.h"
 
 namespace cudnn_aot {
@@ -51,26 +50,38 @@ class Normaliser {
         stride_(frame->strides + operand.base),
         rank_(operand.rank) {}
 
+  // Both refuse elements that do not fill slots.
   void Run(const Table& table, const Call& call);
-  void RunOverridden(const Override& given);
+  void RunOverridden(const Table& table, const Override& given);
 
  private:
   bool HasDeclaredExtents() const {
     return buffer_.ndim == rank_ && std::equal(dim_, dim_ + rank_, buffer_.shape);
   }
-  // Maps the declared axes that move memory to the buffer's axes, in order; false when the
-  // extents differ by more than unit axes.
-  bool MatchUpToUnitAxes(int* axis_of) const;
+  // Maps the axes of `dim` (the declared extents, say) that move memory to the buffer's axes, in
+  // order; false when the extents differ by more than unit axes.
+  bool MatchUpToUnitAxes(const int64_t* dim, int* axis_of) const;
   void NeedCompatible(bool spells_declared_extents) const;
   void NeedRank() const;
   void NeedSymbolValues(const Table& table, const Call& call) const;
+  void NeedWholeSlots(const Table& table) const;
+  void NeedSlots(const Table& table) const;
+  void PackOverride(const Override& given);
+  void TakeDeclaration();
   void KeepOwnStrides(const int* axis_of);
   bool StaysWithin(const int64_t* own) const;
   bool HasZeroExtent() const { return std::find(dim_, dim_ + rank_, 0) != dim_ + rank_; }
+  bool IsPacked() const { return operand_.packed_axis >= 0; }
   std::string Declared() const {
-    return std::string(operand_.dtype->name) + " " + List(dim_, rank_);
+    return std::string(operand_.dtype->name) + (IsPacked() ? " slots " : " ") + List(dim_, rank_);
   }
-  Reach DeclaredReach() const { return ReachOf(dim_, stride_, rank_, operand_.dtype->bytes()); }
+  std::string SlotRule() const {
+    std::string count = std::to_string(operand_.dtype->elements_per_slot());
+    return "multiples of " + count +
+           " for the extent along the axis of stride 1 and for the other strides: a slot has " +
+           count + " elements";
+  }
+  Reach DeclaredReach() const { return ReachOf(operand_, dim_, stride_); }
   void TakeReach(Reach reach) {
     slot_->nbytes = reach.bytes();
     slot_->below = reach.below;
@@ -85,13 +96,13 @@ class Normaliser {
   int rank_;
 };
 
-bool Normaliser::MatchUpToUnitAxes(int* axis_of) const {
+bool Normaliser::MatchUpToUnitAxes(const int64_t* dim, int* axis_of) const {
   int next = 0;
   for (int axis = 0; axis < rank_; ++axis) {
     axis_of[axis] = -1;
-    if (dim_[axis] == 1) continue;
+    if (dim[axis] == 1) continue;
     while (next < buffer_.ndim && buffer_.shape[next] == 1) ++next;
-    if (next == buffer_.ndim || buffer_.shape[next] != dim_[axis]) return false;
+    if (next == buffer_.ndim || buffer_.shape[next] != dim[axis]) return false;
     axis_of[axis] = next++;
   }
   return std::all_of(buffer_.shape + next, buffer_.shape + buffer_.ndim,
@@ -162,21 +173,80 @@ void Normaliser::NeedSymbolValues(const Table& table, const Call& call) const {
   Refuse("extents", operand_, DescribeBuffer(buffer_), Declared() + ", where symbol " + values);
 }
 
+// Of a type with several elements to a slot: whether the declaration, which is in elements, has
+// slots for these symbols.
+void Normaliser::NeedWholeSlots(const Table& table) const {
+  int64_t count = operand_.dtype->elements_per_slot();
+  int64_t dim[kMaxRank];
+  int64_t stride[kMaxRank];
+  Env env;
+  env.symbols = symbols_;
+  bool whole = true;
+  for (int axis = 0; axis < rank_; ++axis) {
+    dim[axis] = table.pool.Eval(operand_.element_dim[axis], env);
+    stride[axis] = table.pool.Eval(operand_.element_stride[axis], env);
+    bool packed = axis == operand_.packed_axis;
+    if (packed ? dim[axis] % count != 0 : dim[axis] > 1 && stride[axis] % count != 0) whole = false;
+  }
+  if (whole) return;
+  Refuse("extents", operand_,
+         std::string(operand_.dtype->name) + " " + List(dim, rank_) + " with strides " +
+             List(stride, rank_),
+         SlotRule());
+}
+
+// A buffer of slots, not of one element to a byte: it would be taken for a blob with room to spare.
+void Normaliser::NeedSlots(const Table& table) const {
+  if (BitsOf(buffer_.dtype) != BitsOf(operand_.dtype->dl)) return;
+  int64_t dim[kMaxRank];
+  Env env;
+  env.symbols = symbols_;
+  for (int axis = 0; axis < rank_; ++axis) {
+    dim[axis] = table.pool.Eval(operand_.element_dim[axis], env);
+  }
+  int axis_of[kMaxRank];
+  if (!MatchUpToUnitAxes(dim, axis_of)) return;
+  Refuse("extents", operand_, DescribeBuffer(buffer_) + ", one element to a byte", Declared());
+}
+
+// Describes a dense buffer as declared.
+void Normaliser::TakeDeclaration() {
+  int64_t bytes = CheckedMul(Elements(buffer_), BitsOf(buffer_.dtype)) / 8;
+  int64_t declared = DeclaredReach().bytes();
+  if (bytes < declared && !operand_.ragged) {
+    // Of the declared rank it says, axis by axis, what it holds: then the extents are wrong.
+    bool extents = buffer_.ndim == rank_ && !operand_.reordered;
+    Refuse(extents ? "extents" : "capacity", operand_,
+           DescribeBuffer(buffer_) + " of " + std::to_string(bytes) + " bytes",
+           Declared() + " of " + std::to_string(declared) + " bytes");
+  }
+  slot_->nbytes = bytes;
+  slot_->graph_described = true;
+}
+
 void Normaliser::Run(const Table& table, const Call& call) {
   slot_->data = buffer_.data;
+  if (IsPacked()) NeedWholeSlots(table);
   if (buffer_.kind == Buffer::Kind::kAddress) {
     TakeReach(DeclaredReach());
+    slot_->graph_described = true;
     return;
   }
   NeedRank();
-  if (HasDeclaredExtents()) {
+  if (HasDeclaredExtents() && !operand_.reordered) {
     NeedCompatible(true);
     KeepOwnStrides(nullptr);
     return;
   }
   int axis_of[kMaxRank];
-  bool matches = MatchUpToUnitAxes(axis_of);
+  bool matches = MatchUpToUnitAxes(dim_, axis_of);
   NeedCompatible(matches);
+  if (operand_.reordered) {  // tiles lie in their own order, whatever strides the buffer has
+    if (!IsDense(buffer_)) {
+      Refuse("extents", operand_, DescribeBuffer(buffer_), Declared() + " in dense 128x4 tiles");
+    }
+    return TakeDeclaration();
+  }
   if (!matches && !table.symbols.empty()) NeedSymbolValues(table, call);
   if (matches) {
     if (!IsContiguous(buffer_)) {  // a transposed view, dense or not, must not be read straight
@@ -185,17 +255,10 @@ void Normaliser::Run(const Table& table, const Call& call) {
     }
   } else if (!IsDense(buffer_)) {
     Refuse("extents", operand_, DescribeBuffer(buffer_), Declared());
+  } else if (IsPacked()) {
+    NeedSlots(table);
   }
-  int64_t bytes = CheckedMul(Elements(buffer_), BitsOf(buffer_.dtype)) / 8;
-  int64_t declared = DeclaredReach().bytes();
-  if (bytes < declared && !operand_.ragged) {
-    // Of the declared rank it says, axis by axis, what it holds: then the extents are wrong.
-    bool same_rank = buffer_.ndim == rank_;
-    Refuse(same_rank ? "extents" : "capacity", operand_,
-           DescribeBuffer(buffer_) + " of " + std::to_string(bytes) + " bytes",
-           Declared() + " of " + std::to_string(declared) + " bytes");
-  }
-  slot_->nbytes = bytes;
+  TakeDeclaration();
 }
 
 // Whether every element of the override is one of the buffer, as far as its axes tell: each axis
@@ -205,17 +268,40 @@ bool Normaliser::StaysWithin(const int64_t* own) const {
   bool used[kMaxBufferRank] = {};
   for (int axis = 0; axis < rank_; ++axis) {
     if (dim_[axis] <= 1) continue;
-    int at = 0;
-    while (at < buffer_.ndim && (used[at] || own[at] != stride_[axis] || buffer_.shape[at] <= 1)) {
-      ++at;
+    int best = -1;  // the shortest that will do: another axis may need a longer one
+    for (int at = 0; at < buffer_.ndim; ++at) {
+      bool fits = !used[at] && own[at] == stride_[axis] && buffer_.shape[at] >= dim_[axis];
+      if (fits && (best < 0 || buffer_.shape[at] < buffer_.shape[best])) best = at;
     }
-    if (at == buffer_.ndim || buffer_.shape[at] < dim_[axis]) return false;
-    used[at] = true;
+    if (best < 0) return false;
+    used[best] = true;
   }
   return true;
 }
 
-void Normaliser::RunOverridden(const Override& given) {
+// An override of a type with several elements to a slot: it says itself along which axis they
+// share one.
+void Normaliser::PackOverride(const Override& given) {
+  int64_t count = operand_.dtype->elements_per_slot();
+  int packed = 0;
+  while (packed < rank_ && (given.stride[packed] != 1 || given.shape[packed] == 1)) ++packed;
+  bool whole = packed < rank_ && given.shape[packed] % count == 0;
+  for (int axis = 0; axis < rank_; ++axis) {
+    if (axis != packed && given.shape[axis] != 1) whole &= given.stride[axis] % count == 0;
+  }
+  if (!whole) {
+    Refuse("override", operand_,
+           "override shape " + List(given.shape.data(), rank_) + " with strides " +
+               List(given.stride.data(), rank_),
+           SlotRule());
+  }
+  for (int axis = 0; axis < rank_; ++axis) {
+    dim_[axis] = axis == packed ? given.shape[axis] / count : given.shape[axis];
+    if (dim_[axis] != 1) stride_[axis] = axis == packed ? 1 : given.stride[axis] / count;
+  }
+}
+
+void Normaliser::RunOverridden(const Table& table, const Override& given) {
   // The override is the description; the buffer supplies the address and must hold it.
   slot_->data = buffer_.data;
   for (int axis = 0; axis < rank_; ++axis) {
@@ -224,7 +310,11 @@ void Normaliser::RunOverridden(const Override& given) {
              "none below 0");
     }
   }
-  if (!HasZeroExtent()) {
+  if (std::find(given.shape.begin(), given.shape.end(), 0) != given.shape.end()) {
+    if (IsPacked()) NeedWholeSlots(table);
+  } else if (IsPacked()) {
+    PackOverride(given);
+  } else {
     for (int axis = 0; axis < rank_; ++axis) {
       if (dim_[axis] != 1) stride_[axis] = given.stride[axis];
     }
@@ -234,7 +324,7 @@ void Normaliser::RunOverridden(const Override& given) {
   if (buffer_.kind == Buffer::Kind::kAddress) return;
   NeedRank();
   int axis_of[kMaxRank];
-  NeedCompatible(MatchUpToUnitAxes(axis_of));
+  NeedCompatible(MatchUpToUnitAxes(dim_, axis_of));
   int64_t scratch[kMaxBufferRank];
   const int64_t* own = StridesOf(buffer_, scratch);
   int bits = BitsOf(buffer_.dtype);
@@ -256,7 +346,8 @@ void Normaliser::RunOverridden(const Override& given) {
   if (IsDense(buffer_)) return;
   slot_->own_strides = true;
   // What lies in the gaps is not the caller's to give: reading there is harmless, writing is not.
-  if (operand_.kind == Operand::Kind::kOutput && !StaysWithin(own)) {
+  // Tiles would lie in the gaps.
+  if (operand_.reordered || (operand_.kind == Operand::Kind::kOutput && !StaysWithin(own))) {
     Refuse("capacity", operand_, DescribeBuffer(buffer_) + ", which has gaps",
            want() + " between them");
   }
@@ -439,17 +530,23 @@ bool FindDevice(const Table& table, const Call& call, DLDevice* device) {
   return !table.cuda || first >= 0;
 }
 
+Reach ReachOf(const Operand& operand, const int64_t* dim, const int64_t* stride) {
+  if (operand.reordered) return {0, ReorderedBytes(dim, stride, operand.rank)};
+  return ReachOf(dim, stride, operand.rank, operand.dtype->bytes());
+}
+
 void ResolveDeclarations(const Table& table, Frame* frame) {
+  const DeclaredLayout& declared = table.declared;
+  std::copy(declared.dims.begin(), declared.dims.end(), frame->dims);
+  std::copy(declared.strides.begin(), declared.strides.end(), frame->strides);
   Env env = frame->env();
-  for (const Operand& operand : table.operands) {
-    for (int axis = 0; axis < operand.rank; ++axis) {
-      int64_t extent = table.pool.Eval(operand.dim[axis], env);
-      if (extent < 0) {
-        Refuse("extents", operand, "extent " + std::to_string(extent), "none below 0");
-      }
-      frame->dims[operand.base + axis] = extent;
-      frame->strides[operand.base + axis] = table.pool.Eval(operand.stride[axis], env);
+  for (const DeclaredLayout::Symbolic& axis : declared.symbolic) {
+    int64_t value = table.pool.Eval(axis.value, env);
+    if (axis.is_extent && value < 0) {
+      Refuse("extents", table.operands[axis.operand], "extent " + std::to_string(value),
+             "none below 0");
     }
+    (axis.is_extent ? frame->dims : frame->strides)[axis.at] = value;
   }
 }
 
@@ -469,7 +566,14 @@ void BindPack(const Table& table, const Call& call, Frame* frame) {
     slot.present = buffer.kind != Buffer::Kind::kAbsent;
     const Override* given = call.num_overrides == 0 ? nullptr : FindOverride(call, i);
     if (given != nullptr) {
+      int64_t elements[kMaxRank];
       const int64_t* declared = frame->dims + operand.base;
+      if (operand.packed_axis >= 0) {
+        for (int axis = 0; axis < operand.rank; ++axis) {
+          elements[axis] = table.pool.Eval(operand.element_dim[axis], frame->env());
+        }
+        declared = elements;
+      }
       if (!std::equal(given->shape.begin(), given->shape.end(), declared,
                       declared + operand.rank)) {
         Refuse("extents", operand,
@@ -480,13 +584,14 @@ void BindPack(const Table& table, const Call& call, Frame* frame) {
     if (!slot.present) continue;
     Normaliser normaliser(operand, buffer, frame, &slot);
     if (given != nullptr) {
-      normaliser.RunOverridden(*given);
+      normaliser.RunOverridden(table, *given);
     } else {
       normaliser.Run(table, call);
     }
     const int64_t* dim = frame->dims + operand.base;
     const int64_t* stride = frame->strides + operand.base;
-    if (operand.kind == Operand::Kind::kOutput && MayOverlap(dim, stride, operand.rank)) {
+    bool placed_by_strides = operand.kind == Operand::Kind::kOutput && !operand.reordered;
+    if (placed_by_strides && MayOverlap(dim, stride, operand.rank)) {
       Refuse("overlap", operand,
              List(dim, operand.rank) + " with strides " + List(stride, operand.rank) +
                  ", whose elements overlap",

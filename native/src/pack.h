@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "abi.h"
+#include "layout.h"
 #include "table.h"
 
 namespace cudnn_aot {
@@ -103,7 +104,10 @@ void BindPack(const Table& table, const Call& call, Frame* frame);
 // does not hold, and nothing where there is no default.
 void BindScalar(const Operand& operand, const Buffer& buffer, Scalar* out);
 
-// Evaluates the declared extents and strides of every operand for the frame's symbols.
+// Where the slots of an operand with these extents and strides, in slots, lie.
+Reach ReachOf(const Operand& operand, const int64_t* dim, const int64_t* stride);
+
+// Evaluates the declared extents and strides of every operand, in slots, for the frame's symbols.
 void ResolveDeclarations(const Table& table, Frame* frame);
 
 // "operand 3 'A'", and a refusal about it.

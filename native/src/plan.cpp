@@ -384,7 +384,8 @@ void Plan::Run(Frame* frame, void* stream) const {
   const Branch& branch = table_.branches[frame->branch];
   if (branch.steps.empty()) return;
   if (!table_.cuda) return RunSteps(branch, frame, nullptr);
-  ffi::StreamScope scope(frame->device, stream);
+  cuda::DeviceScope on_device(frame->device.device_id, stream);
+  ffi::StreamScope on_stream(frame->device, stream);
   RunSteps(branch, frame, stream);
 }
 

@@ -32,10 +32,14 @@ class Plan {
   // call that is not to be kept. `names_device` says whether a buffer of it named the device.
   bool Settle(const Call& call, bool names_device, Frame* frame, Settled* out) const;
 
-  // The arguments of a settled call with the addresses and numbers of `call`, which matches it;
-  // then its steps. Fit throws Refusal for a number, Run LaunchFailure.
+  // Runs a settled call with the addresses and numbers of `call`, which matches it. Throws Refusal
+  // for a number, LaunchFailure.
+  void Run(const Settled& settled, const Call& call, void* stream) const;
+
+  // The same in two parts, of which the second reads nothing of `call`: its arguments, then its
+  // steps from `first` on.
   void Fit(const Settled& settled, const Call& call, LaunchBlock* block) const;
-  void Run(const Settled& settled, LaunchBlock* block, void* stream) const;
+  void Run(const Settled& settled, LaunchBlock* block, void* stream, size_t first = 0) const;
 
   // Loads all code of every branch on a device by calling every kernel that has a `launch`
   // argument with launch = 0 and null addresses, and every plug-in with null addresses.
@@ -54,6 +58,10 @@ class Plan {
     int64_t bytes = 0;
   };
 
+  // Makes the launches that a settled call has templates of. Returns the number of steps that are
+  // done: fewer than all where the driver refused a launch, which is left to make or to explain.
+  size_t Launch(const Settled& settled, const Call& call, void* stream) const;
+  void FitAndRun(const Settled& settled, const Call& call, void* stream, size_t first) const;
   void RunChecks(const Frame& frame) const;
   void ChooseBranch(Frame* frame) const;
   void CarveWorkspace(const Call& call, Frame* frame) const;
@@ -64,7 +72,8 @@ class Plan {
                   const FfiAny* args) const;
   Fill BindFill(const Branch& branch, const Step& step, const Frame& frame) const;
   void RunFill(const Step& step, const Fill& fill, DLDevice device, void* stream) const;
-  void RunActions(const Settled& settled, LaunchBlock* block, void* stream) const;
+  void RunActions(const Settled& settled, LaunchBlock* block, void* stream, size_t first) const;
+  void LearnLaunches(const Call& call, Settled* settled) const;
   void BindBackend(const Branch& branch, const Step& step, const Frame& frame) const;
   void RunBackend(const Branch& branch, const Step& step, const Frame& frame, void* stream) const;
   void PrepareBackend(const Branch& branch, const Step& step, int device) const;

@@ -3,13 +3,12 @@
 
 #include <Python.h>
 
-#include <atomic>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "cuda.h"
+#include "devices.h"
 #include "plan.h"
 #include "settled.h"
 
@@ -17,7 +16,6 @@ namespace cudnn_aot {
 
 struct PlanObject {
   PyObject_HEAD std::unique_ptr<Plan> plan;
-  PyObject* on_device;                // called with a device id before its first use, or null
   PyObject* refusals;                 // dict of counts by rule, or null
   std::vector<PyObject*> uids;        // dict keys, by operand
   std::vector<std::string> labels;    // "operand 1 'A'", by operand
@@ -25,9 +23,8 @@ struct PlanObject {
   std::vector<PyObject*> keys;        // of the last dict that had a uid for every key, in order
   std::vector<int> key_operands;      // of each key
   Recent recent;
+  Devices devices;
   bool has_kernels;
-  bool has_runtime;  // the hook was asked for the current device once
-  std::atomic<bool> ready[cuda::kMaxDevices];
 };
 
 // What every call of a bound plan has in common.

@@ -44,14 +44,28 @@ namespace py = pybind11;
   throw LaunchFailure(name + ": " + text);
 }
 
+// Keeps a Python object for C++, which may drop it without the interpreter lock.
+std::shared_ptr<PyObject> Hold(py::handle object) {
+  return {object.inc_ref().ptr(), [](PyObject* held) {
+            py::gil_scoped_acquire gil;
+            Py_DECREF(held);
+          }};
+}
+
+// `callable(device)`, or `callable(None)` for the current one.
+Devices::Hook AsHook(py::handle callable) {
+  return [held = Hold(callable)](int device) {
+    PyObject* result = device == Devices::kCurrent ? PyObject_CallFunction(held.get(), "O", Py_None)
+                                                   : PyObject_CallFunction(held.get(), "i", device);
+    if (result == nullptr) throw PythonErrorSet{};
+    Py_DECREF(result);
+  };
+}
+
 // A plug-in that calls `callable(device, addresses, count, workspace, stream)`.
 Backend AsBackend(py::handle callable) {
   if (PyCallable_Check(callable.ptr()) == 0) throw py::type_error("backends: want callables");
-  std::shared_ptr<PyObject> held(callable.inc_ref().ptr(), [](PyObject* object) {
-    py::gil_scoped_acquire gil;
-    Py_DECREF(object);
-  });
-  return [held](const BackendCall& call) {
+  return [held = Hold(callable)](const BackendCall& call) {
     py::gil_scoped_acquire gil;
     PyObject* result = PyObject_CallFunction(
         held.get(), "iKiKK", call.device, reinterpret_cast<unsigned long long>(call.addresses),
@@ -106,10 +120,7 @@ void Construct(PlanObject* self, PyObject* args, PyObject* kwargs) {
     self->labels.push_back(OperandName(operands[i]));
     if (!operands[i].has_default) self->without_defaults.push_back(static_cast<int>(i));
   }
-  if (on_device != Py_None) {
-    Py_INCREF(on_device);
-    self->on_device = on_device;
-  }
+  if (on_device != Py_None) self->devices.SetHook(AsHook(on_device));
   Py_XINCREF(refusals);
   self->refusals = refusals;
 }
@@ -124,10 +135,8 @@ PyObject* New(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   new (&self->keys) std::vector<PyObject*>();
   new (&self->key_operands) std::vector<int>();
   new (&self->recent) Recent();
-  for (auto& ready : self->ready) new (&ready) std::atomic<bool>(false);
-  self->on_device = nullptr;
+  new (&self->devices) Devices();
   self->refusals = nullptr;
-  self->has_runtime = false;
   auto* object = reinterpret_cast<PyObject*>(self);
   bool done = Guarded(false, [&] {
     Construct(self, args, kwargs);
@@ -143,7 +152,6 @@ void Dealloc(PyObject* object) {
   PyTypeObject* type = Py_TYPE(object);
   for (PyObject* uid : self->uids) Py_DECREF(uid);
   for (PyObject* key : self->keys) Py_DECREF(key);
-  Py_XDECREF(self->on_device);
   Py_XDECREF(self->refusals);
   self->plan.~unique_ptr();
   self->uids.~vector();
@@ -152,46 +160,9 @@ void Dealloc(PyObject* object) {
   self->keys.~vector();
   self->key_operands.~vector();
   self->recent.~Recent();
+  self->devices.~Devices();
   type->tp_free(object);
   Py_DECREF(type);
-}
-
-// ---- Devices --------------------------------------------------------------------------------
-
-void EnsureReady(PlanObject* self, int device) {
-  if (device < 0 || device >= cuda::kMaxDevices) {
-    throw RequirementFailure("no such device: got cuda:" + std::to_string(device));
-  }
-  if (self->ready[device].load(std::memory_order_acquire)) return;
-  if (self->on_device != nullptr) {
-    PyObject* result = PyObject_CallFunction(self->on_device, "i", device);
-    if (result == nullptr) throw PythonErrorSet{};
-    Py_DECREF(result);
-  }
-  self->ready[device].store(true, std::memory_order_release);
-}
-
-// The hook with no device yet: it makes a libcudart visible, which tells the current device.
-int CurrentDevice(PlanObject* self) {
-  if (!self->has_runtime && self->on_device != nullptr) {
-    PyObject* result = PyObject_CallFunction(self->on_device, "O", Py_None);
-    if (result == nullptr) throw PythonErrorSet{};
-    Py_DECREF(result);
-    self->has_runtime = true;
-  }
-  return cuda::CurrentDevice();
-}
-
-// Where the call runs; `named` says whether one of its buffers told.
-DLDevice FindCallDevice(PlanObject* self, const Call& call, bool* named) {
-  DLDevice device{kDLCPU, 0};
-  const Table& table = self->plan->table();
-  *named = FindDevice(table, call, &device);
-  if (!table.cuda) return device;
-  cuda::RefuseAfterFork();
-  if (!*named) device = {kDLCUDA, CurrentDevice(self)};
-  EnsureReady(self, device.device_id);
-  return device;
 }
 
 // ---- Running --------------------------------------------------------------------------------
@@ -206,7 +177,7 @@ void RunResolved(const Plan& plan, Frame* frame, void* stream) {
 __attribute__((noinline)) void RunUnseen(PlanObject* self, const Call& call, void* stream) {
   const Plan& plan = *self->plan;
   bool named = false;
-  DLDevice device = FindCallDevice(self, call, &named);
+  DLDevice device = self->devices.Find(plan.table(), call, &named);
   Frame frame(plan.table());
   plan.Resolve(call, device, &frame);
   if (call.num_overrides == 0 && plan.table().can_settle) {
@@ -224,17 +195,17 @@ __attribute__((noinline)) void RunUnseen(PlanObject* self, const Call& call, voi
 void RunSettled(const PlanObject* self, const std::shared_ptr<Settled>& settled, const Call& call,
                 void* stream) {
   const Plan& plan = *self->plan;
+  // A launch takes microseconds: giving up the lock would cost more than it gains.
+  if (plan.table().cuda) return plan.Run(*settled, call, stream);
   LaunchBlock block;
   plan.Fit(*settled, call, &block);
-  // A launch takes microseconds: giving up the lock would cost more than it gains.
-  if (plan.table().cuda) return plan.Run(*settled, &block, stream);
   std::shared_ptr<Settled> held = settled;  // while others may replace it
   WithoutGil([&] { plan.Run(*held, &block, nullptr); });
 }
 
 std::shared_ptr<Settled> CheckCall(PlanObject* self, const Call& call, DLDevice* device) {
   bool named = false;
-  *device = FindCallDevice(self, call, &named);
+  *device = self->devices.Find(self->plan->table(), call, &named);
   Frame frame(self->plan->table());
   self->plan->Resolve(call, *device, &frame);
   auto settled = std::make_shared<Settled>();
@@ -268,7 +239,7 @@ void CountRefusal(PlanObject* self, const std::string& rule) {
 
 void RunCall(PlanObject* self, const Call& call, void* stream) {
   const auto* found =
-      self->recent.Find(self->plan->table(), call, [&] { return CurrentDevice(self); });
+      self->recent.Find(self->plan->table(), call, [&] { return self->devices.Current(); });
   if (found == nullptr) return RunUnseen(self, call, stream);
   if (self->plan->table().cuda) cuda::RefuseAfterFork();
   RunSettled(self, *found, call, stream);
@@ -319,10 +290,10 @@ PyObject* Resolve(PlanObject* self, const Binding* binding, PyObject* const* arg
     // Without a workspace the slices are described from address 0 on.
     if (gathered.workspace.kind == Buffer::Kind::kAbsent) gathered.call.workspace = nullptr;
     bool named = false;
-    DLDevice device = FindCallDevice(self, gathered.call, &named);
+    DLDevice device = self->devices.Find(self->plan->table(), gathered.call, &named);
     Frame frame(self->plan->table());
     self->plan->Resolve(gathered.call, device, &frame);
-    return DescribeCall(*self->plan, &frame).release().ptr();
+    return DescribeCall(*self->plan, gathered.call, &frame).release().ptr();
   });
 }
 
@@ -335,7 +306,7 @@ PyObject* Prepare(PlanObject* self, PyObject* argument) {
     cuda::RefuseAfterFork();
     int device = 0;
     if (argument == Py_None) {
-      device = CurrentDevice(self);
+      device = self->devices.Current();
     } else {
       int64_t given = 0;
       if (!ReadInteger(argument, &given) || given < 0 || given >= cuda::kMaxDevices) {
@@ -343,7 +314,7 @@ PyObject* Prepare(PlanObject* self, PyObject* argument) {
       }
       device = static_cast<int>(given);
     }
-    EnsureReady(self, device);
+    self->devices.Ensure(device);
     self->plan->Prepare(device);
     Py_RETURN_NONE;
   });
@@ -360,15 +331,7 @@ PyObject* WorkspaceBytes(PlanObject* self, const Binding* binding, PyObject* arg
     }
     SymbolValue values[kMaxSymbols];
     int count = GatherSymbols(self, binding, symbols, values);
-    // A device that the plan has met is taken as the one it runs on, else any GPU there may be.
-    constexpr int64_t kMostSms = 1024;
-    Interval sms{1, kMostSms};
-    int64_t most = 0;
-    for (int device = 0; device < cuda::kMaxDevices; ++device) {
-      if (self->ready[device].load()) most = std::max<int64_t>(most, cuda::SmCount(device));
-    }
-    if (most > 0) sms = {1, most};
-    return PyLong_FromLongLong(self->plan->WorkspaceBytes(values, count, sms));
+    return PyLong_FromLongLong(self->plan->WorkspaceBytes(values, count, self->devices.SmCounts()));
   });
 }
 

@@ -67,6 +67,21 @@ void ApplyLayout(const Table& table, Layout layout, Frame* frame) {
   }
 }
 
+// An upper bound for the bytes of whole 128x4 tiles, whichever of the last two axes has the rows.
+int64_t BoundTiles(const ExprPool& pool, const Operand& operand, const Ranges& ranges) {
+  int64_t largest = 0;
+  for (int rows : {operand.rank - 2, operand.rank - 1}) {
+    __int128 bytes = 1;
+    for (int axis = 0; axis < operand.rank; ++axis) {
+      int64_t tile = axis == rows ? 128 : axis >= operand.rank - 2 ? 4 : 1;
+      __int128 extent = std::max<int64_t>(pool.Bound(operand.dim[axis], ranges).high, 0);
+      bytes = std::min<__int128>(bytes * ((extent + tile - 1) / tile * tile), INT64_MAX);
+    }
+    largest = std::max(largest, static_cast<int64_t>(bytes));
+  }
+  return largest;
+}
+
 // base + a * b for a and b that are not negative, at most INT64_MAX.
 int64_t Saturate(int64_t base, int64_t a, int64_t b) {
   __int128 sum = static_cast<__int128>(std::max<int64_t>(a, 0)) * std::max<int64_t>(b, 0) + base;
@@ -100,9 +115,8 @@ bool Plan::AssumeCall(int guard, Frame* frame) const {
       Slot& slot = frame->slots[i];
       slot = Slot{};
       slot.present = present || !operand.optional;
-      slot.nbytes = ReachOf(frame->dims + operand.base, frame->strides + operand.base, operand.rank,
-                            operand.dtype->bytes())
-                        .bytes();
+      slot.nbytes =
+          ReachOf(operand, frame->dims + operand.base, frame->strides + operand.base).bytes();
       frame->scalars[i] = {operand.number, operand.integer};
     }
   };
@@ -126,8 +140,8 @@ void Plan::Prepare(int device) const {
   Frame frame(table_);
   frame.device = {kDLCUDA, device};
   frame.attrs[kAttrSmCount] = cuda::SmCount(device);
-  cuda::PrepareFill(device);
-  ffi::StreamScope scope(frame.device, nullptr);
+  cuda::DeviceScope on_device(device);
+  ffi::StreamScope on_stream(frame.device, nullptr);
   std::set<int> done;  // kernels
   for (size_t i = 0; i < table_.dispatch.size(); ++i) {
     const Branch& branch = table_.branches[table_.dispatch[i].branch];
@@ -160,6 +174,10 @@ int64_t Plan::WorkspaceBytes(const SymbolValue* given, int count, Interval sm_co
   all.attrs[kAttrSmCount] = sm_counts;
   for (const Operand& operand : table_.operands) {
     // A larger buffer may ask for more workspace than this; such a call is refused, not overrun.
+    if (operand.reordered) {
+      all.nbytes.push_back(BoundTiles(table_.pool, operand, all));
+      continue;
+    }
     int64_t span = 0;
     for (int axis = 0; axis < operand.rank; ++axis) {
       Interval dim = table_.pool.Bound(operand.dim[axis], all);

@@ -7,17 +7,14 @@ namespace {
 
 namespace py = pybind11;
 
-void Raise(const char* name, const char* message) {
+void Raise(const ErrorValue& error) {
+  const char* name = ClassOf(error.code);
+  if (name == nullptr) return PyErr_SetString(PyExc_RuntimeError, error.message.c_str());
   py::object type = py::module_::import("cudnn_aot.errors").attr(name);
-  PyErr_SetString(type.ptr(), message);
-}
-
-void RaiseRefusal(const Refusal& refusal) {
-  py::object type = py::module_::import("cudnn_aot.errors").attr("RefusedError");
+  if (error.code != Code::kRefused) return PyErr_SetString(type.ptr(), error.message.c_str());
   py::object operand = py::none();
-  if (refusal.operand != Refusal::kNoOperand) operand = py::int_(refusal.operand);
-  std::string message = refusal.what() + (" (rule " + refusal.rule + ")");
-  py::object value = type(message, refusal.rule, operand);
+  if (error.operand != Refusal::kNoOperand) operand = py::int_(error.operand);
+  py::object value = type(error.message, error.rule, operand);
   PyErr_SetObject(type.ptr(), value.ptr());
 }
 
@@ -29,20 +26,14 @@ void SetPythonError(const std::exception_ptr& error) {
   } catch (const PythonErrorSet&) {
   } catch (py::error_already_set& e) {
     e.restore();
-  } catch (const Refusal& e) {
-    RaiseRefusal(e);
-  } catch (const LaunchFailure& e) {
-    Raise("LaunchError", e.what());
-  } catch (const RequirementFailure& e) {
-    Raise("RequirementError", e.what());
   } catch (const TableError& e) {
     PyErr_SetString(PyExc_ValueError, e.what());
   } catch (const py::builtin_exception& e) {
     e.set_error();
   } catch (const std::bad_alloc&) {
     PyErr_NoMemory();
-  } catch (const std::exception& e) {
-    PyErr_SetString(PyExc_RuntimeError, e.what());
+  } catch (...) {
+    Raise(ErrorOf(error));
   }
 }
 

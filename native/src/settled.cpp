@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
+#include <random>
 
+#include "cuda.h"
 #include "ffi.h"
 #include "plan.h"
 
@@ -24,9 +27,17 @@ bool SameType(DLDataType a, DLDataType b) {
   return a.code == b.code && a.bits == b.bits && a.lanes == b.lanes;
 }
 
+constexpr uintptr_t kAddressBits = (uintptr_t{1} << 47) - 1;  // of a process
+
 uintptr_t AddressOf(const Buffer& buffer) { return reinterpret_cast<uintptr_t>(buffer.data); }
 
 }  // namespace
+
+uintptr_t Settled::WorkspaceOf(const Call& call) const {
+  if (!needs_workspace_) return 0;
+  uintptr_t address = AddressOf(*call.workspace);
+  return address + (-address & workspace_mask_);
+}
 
 Settled::Bound Settled::Describe(const Buffer& buffer, uintptr_t mask) {
   Bound out{};
@@ -158,15 +169,106 @@ bool Plan::Settle(const Call& call, bool names_device, Frame* frame, Settled* ou
       out->args_.push_back(frame->args[i]);
     }
   }
+  LearnLaunches(call, out);
   return true;
 }
 
-void Plan::Fit(const Settled& settled, const Call& call, LaunchBlock* block) const {
-  uintptr_t workspace = 0;
-  if (settled.needs_workspace_) {  // from its first aligned byte on
-    workspace = AddressOf(*call.workspace);
-    workspace += -workspace & settled.workspace_mask_;
+// Any addresses will do that have the remainders of the call's: nothing is launched on them.
+void Plan::LearnLaunches(const Call& call, Settled* settled) const {
+  constexpr int kProbes = 4;
+  settled->launches_.clear();
+  settled->stream_.store(nullptr, std::memory_order_relaxed);
+  if (!table_.cuda || !table_.scalars.empty()) return;
+  for (const Settled::Action& action : settled->actions_) {
+    bool is_kernel = action.step->kind == Step::Kind::kKernel;
+    if (is_kernel && !kernels_[action.step->kernel]->has_launch_hook) return;
   }
+  std::minstd_rand random;
+  auto invent = [&](const Buffer& buffer, uintptr_t mask) {
+    uintptr_t address = random();
+    address = (address << 20 ^ random()) & kAddressBits & ~mask;
+    return reinterpret_cast<char*>(address | (AddressOf(buffer) & mask));
+  };
+  std::vector<Buffer> buffers(call.buffers, call.buffers + table_.operands.size());
+  Buffer workspace = *call.workspace;
+  Call invented = call;
+  invented.buffers = buffers.data();
+  invented.workspace = &workspace;
+  std::vector<std::vector<LaunchTemplate::Probe>> probes(settled->actions_.size());
+  for (int turn = 0; turn < kProbes; ++turn) {
+    std::vector<uintptr_t> bases;
+    for (size_t i = 0; i < buffers.size(); ++i) {
+      Buffer& buffer = buffers[i];
+      if (buffer.data != nullptr) buffer.data = invent(buffer, table_.operands[i].address_mask);
+      bases.push_back(AddressOf(buffer));
+    }
+    if (settled->needs_workspace_) workspace.data = invent(workspace, settled->workspace_mask_);
+    bases.push_back(settled->WorkspaceOf(invented));
+    LaunchBlock block;
+    Fit(*settled, invented, &block);
+    auto* args = reinterpret_cast<FfiAny*>(block.bytes);
+    for (size_t i = 0; i < probes.size(); ++i) {
+      const Settled::Action& action = settled->actions_[i];
+      if (action.step->kind != Step::Kind::kKernel) continue;
+      Recording recording;
+      if (!CallKernel(*settled->branch_, *action.step, true, false, args + action.first_arg) ||
+          recording.only() == nullptr) {
+        return;
+      }
+      probes[i].push_back({*recording.only(), bases});
+    }
+  }
+  std::vector<std::unique_ptr<const LaunchTemplate>> launches(probes.size());
+  for (size_t i = 0; i < probes.size(); ++i) {
+    if (probes[i].empty()) continue;
+    launches[i] = LaunchTemplate::Learn(probes[i], settled->device_.device_id);
+    if (launches[i] == nullptr) return;
+  }
+  settled->launches_ = std::move(launches);
+}
+
+size_t Plan::Launch(const Settled& settled, const Call& call, void* stream) const {
+  if (settled.launches_.empty()) return 0;
+  std::optional<cuda::DeviceScope> on_device;
+  if (cuda::IsDefaultStream(stream)) {
+    on_device.emplace(settled.device_.device_id);
+  } else if (settled.stream_.load(std::memory_order_relaxed) != stream) {
+    cuda::RequireStream(stream, settled.device_.device_id);
+    settled.stream_.store(stream, std::memory_order_relaxed);
+  }
+  size_t count = settled.launches_.size();
+  auto base = [&](size_t i) {
+    return i < table_.operands.size() ? AddressOf(call.buffers[i]) : settled.WorkspaceOf(call);
+  };
+  for (size_t i = 0; i < count; ++i) {
+    const Settled::Action& action = settled.actions_[i];
+    if (settled.launches_[i] != nullptr) {
+      if (!settled.launches_[i]->Launch(base, stream)) return i;
+      continue;
+    }
+    const Settled::Place& place = action.place;  // of a fill
+    uintptr_t data = place.operand < 0 ? settled.WorkspaceOf(call) : base(place.operand);
+    data += static_cast<uintptr_t>(place.offset);
+    RunFill(*action.step, {reinterpret_cast<char*>(data), action.bytes}, settled.device_, stream);
+  }
+  return count;
+}
+
+void Plan::Run(const Settled& settled, const Call& call, void* stream) const {
+  size_t done = Launch(settled, call, stream);
+  if (done < settled.actions_.size()) FitAndRun(settled, call, stream, done);
+}
+
+// Apart, so that a learnt launch does not pay for the block.
+__attribute__((noinline)) void Plan::FitAndRun(const Settled& settled, const Call& call,
+                                               void* stream, size_t first) const {
+  LaunchBlock block;
+  Fit(settled, call, &block);
+  Run(settled, &block, stream, first);
+}
+
+void Plan::Fit(const Settled& settled, const Call& call, LaunchBlock* block) const {
+  uintptr_t workspace = settled.WorkspaceOf(call);
   auto address = [&](const Settled::Place& place) {
     uintptr_t base = place.operand < 0 ? workspace : AddressOf(call.buffers[place.operand]);
     return reinterpret_cast<char*>(base + static_cast<uintptr_t>(place.offset));
@@ -196,26 +298,28 @@ void Plan::Fit(const Settled& settled, const Call& call, LaunchBlock* block) con
   }
 }
 
-void Plan::RunActions(const Settled& settled, LaunchBlock* block, void* stream) const {
+void Plan::RunActions(const Settled& settled, LaunchBlock* block, void* stream,
+                      size_t first) const {
   auto* args = reinterpret_cast<FfiAny*>(block->bytes);
   auto* tensors = reinterpret_cast<DLTensor*>(args + settled.args_.size());
   auto* fills = reinterpret_cast<char**>(tensors + settled.tensors_.size());
-  for (const Settled::Action& action : settled.actions_) {
+  for (size_t i = first; i < settled.actions_.size(); ++i) {
+    const Settled::Action& action = settled.actions_[i];
     const Step& step = *action.step;
     if (step.kind == Step::Kind::kKernel) {
       CallKernel(*settled.branch_, step, true, true, args + action.first_arg);
     } else {
-      RunFill(step, {*fills, action.bytes}, settled.device_, stream);
+      RunFill(step, {fills[i], action.bytes}, settled.device_, stream);
     }
-    ++fills;
   }
 }
 
-void Plan::Run(const Settled& settled, LaunchBlock* block, void* stream) const {
+void Plan::Run(const Settled& settled, LaunchBlock* block, void* stream, size_t first) const {
   if (settled.actions_.empty()) return;
-  if (!table_.cuda) return RunActions(settled, block, nullptr);
-  ffi::StreamScope scope(settled.device_, stream);
-  RunActions(settled, block, stream);
+  if (!table_.cuda) return RunActions(settled, block, nullptr, first);
+  cuda::DeviceScope on_device(settled.device_.device_id, stream);
+  ffi::StreamScope on_stream(settled.device_, stream);
+  RunActions(settled, block, stream, first);
 }
 
 }  // namespace cudnn_aot

@@ -8,11 +8,13 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
 #include "abi.h"
+#include "launch_template.h"
 #include "pack.h"
 #include "table.h"
 
@@ -74,6 +76,9 @@ class Settled {
     int operand;
   };
 
+  // The first aligned byte of the call's workspace, 0 where none is needed.
+  uintptr_t WorkspaceOf(const Call& call) const;
+
   Bound Describe(const Buffer& buffer, uintptr_t mask);
   bool Same(const Bound& bound, const Buffer& buffer, uintptr_t mask) const;
 
@@ -94,6 +99,8 @@ class Settled {
   std::vector<View> views_;        // of each tensor
   std::vector<Number> numbers_;
   std::vector<int64_t> view_axes_;
+  std::vector<std::unique_ptr<const LaunchTemplate>> launches_;  // of each action, or none
+  mutable std::atomic<void*> stream_{nullptr};  // of the device: the last that was asked for one
 };
 
 // A few settled calls of a plan, the last ones. Where calls hardly repeat, replacing them gains

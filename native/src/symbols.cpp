@@ -10,7 +10,10 @@ namespace {
 // Symbol values while the shape of one operand is tried; kept only if the whole shape fits.
 class Unifier {
  public:
-  Unifier(const Table& table, Frame* frame) : table_(table), frame_(frame) {
+  // The shapes to fit are in elements (an override's), or in slots (a buffer's).
+  enum class Unit { kElement, kSlot };
+
+  Unifier(const Table& table, Unit unit, Frame* frame) : table_(table), unit_(unit), frame_(frame) {
     std::copy_n(frame->symbols, table.symbols.size(), now_.values);
     std::copy_n(frame->bound, table.symbols.size(), now_.bound);
   }
@@ -49,6 +52,7 @@ class Unifier {
   void FitFrom(const Operand& operand, int axis, const int64_t* shape, int rank, int next);
 
   const Table& table_;
+  Unit unit_;
   Frame* frame_;
   State now_;
   int solutions_ = 0;
@@ -57,6 +61,9 @@ class Unifier {
 
 bool Unifier::Fit(const Operand& operand, int axis, int64_t extent) {
   const AxisPattern& pattern = operand.patterns[axis];
+  if (unit_ == Unit::kSlot && __builtin_mul_overflow(extent, pattern.per_slot, &extent)) {
+    return false;
+  }
   int64_t factor = pattern.coefficient;
   int unknown = -1;
   for (int symbol : pattern.symbols) {
@@ -79,8 +86,9 @@ bool Unifier::Fit(const Operand& operand, int axis, int64_t extent) {
   if (pattern.monomial) return factor == extent;
   Env env;
   env.symbols = now_.values;
+  const auto& declared = operand.packed_axis < 0 ? operand.dim : operand.element_dim;
   try {
-    return table_.pool.Eval(operand.dim[axis], env) == extent;
+    return table_.pool.Eval(declared[axis], env) == extent;
   } catch (const Refusal&) {
     return false;
   }
@@ -95,7 +103,7 @@ bool Unifier::FitUpToUnitAxes(const Operand& operand, const int64_t* shape, int 
   bool fits = true;
   for (int axis = 0; axis < operand.rank && fits; ++axis) {
     const AxisPattern& pattern = operand.patterns[axis];
-    if (pattern.symbols.empty() && pattern.coefficient == 1) continue;
+    if (pattern.symbols.empty() && pattern.coefficient == pattern.per_slot) continue;
     fits = next < rank && Fit(operand, axis, shape[next++]);
   }
   if (fits && next == rank) return true;
@@ -153,6 +161,13 @@ void CheckRange(const Symbol& symbol, int64_t value, const Operand* binder) {
                     (binder == nullptr ? "" : " from " + OperandName(*binder)) + ", want " + want);
 }
 
+void RefuseSymbol(const Table& table, const std::string& shown) {
+  throw Refusal(
+      "symbol_unknown", Refusal::kNoOperand,
+      "symbols: got " + shown + ", want " +
+          (table.symbols.empty() ? "none, the graph has no symbol" : Choices(table.symbol_names)));
+}
+
 void BindSymbols(const Table& table, const Call& call, Frame* frame) {
   for (int i = 0; i < call.num_symbols; ++i) {
     frame->symbols[call.symbols[i].symbol] = call.symbols[i].value;
@@ -162,7 +177,7 @@ void BindSymbols(const Table& table, const Call& call, Frame* frame) {
   for (int i = 0; i < call.num_overrides; ++i) {
     const Override& given = call.overrides[i];
     const Operand& operand = table.operands[given.operand];
-    Unifier unifier(table, frame);
+    Unifier unifier(table, Unifier::Unit::kElement, frame);
     if (!unifier.FitAxes(operand, given.shape.data(), static_cast<int>(given.shape.size()))) {
       continue;  // compared again, and refused, once all symbols are known
     }
@@ -175,8 +190,9 @@ void BindSymbols(const Table& table, const Call& call, Frame* frame) {
     const Operand& operand = table.operands[i];
     const Buffer& buffer = call.buffers[i];
     if (buffer.kind != Buffer::Kind::kTensor || !MentionsUnbound(operand, *frame)) continue;
-    if (operand.ragged) continue;  // its extents are tokens, not the declared ones
-    Unifier unifier(table, frame);
+    // The extents of a packed buffer are tokens, those of a reordered one whole tiles.
+    if (operand.ragged || operand.reordered) continue;
+    Unifier unifier(table, Unifier::Unit::kSlot, frame);
     if (!unifier.FitUpToUnitAxes(operand, buffer.shape, buffer.ndim)) continue;
     if (BitsOf(buffer.dtype) != BitsOf(operand.dtype->dl)) {
       if (other_width == nullptr) {

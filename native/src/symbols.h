@@ -13,4 +13,7 @@ void BindSymbols(const Table& table, const Call& call, Frame* frame);
 // it was read from, or null.
 void CheckRange(const Symbol& symbol, int64_t value, const Operand* binder);
 
+// Refuses a name, as shown, that is none of the table's symbols ("symbol_unknown").
+[[noreturn]] void RefuseSymbol(const Table& table, const std::string& shown);
+
 }  // namespace cudnn_aot

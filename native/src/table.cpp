@@ -32,6 +32,7 @@ const Choice<bool, 2> kDevices{{{"cuda", true}, {"cpu", false}}};
 const Choice<Operand::Kind, 3> kOperandKinds{{{"input", Operand::Kind::kInput},
                                               {"output", Operand::Kind::kOutput},
                                               {"scalar", Operand::Kind::kScalar}}};
+const Choice<bool, 2> kReorderings{{{"NONE", false}, {"F8_128x4", true}}};
 const Choice<Check::Rule, 5> kRules{{{"alignment", Check::Rule::kAlignment},
                                      {"unit_stride", Check::Rule::kUnitStride},
                                      {"divisible", Check::Rule::kDivisible},
@@ -67,6 +68,9 @@ class Parser {
  private:
   void ParseSymbols(const Reader& source);
   void ParseOperand(const Reader& source);
+  void ParseTensor(const Reader& source, Operand* operand);
+  void PackDeclaration(const Reader& source, Operand* operand);
+  void LayOut(const Operand& operand);
   void ParseScalarDefault(const Reader& source, Operand* operand);
   void ParseCheck(const Reader& source);
   void ParseBranch(const std::string& name, const Reader& source);
@@ -183,7 +187,8 @@ void Parser::ParseOperand(const Reader& source) {
   if (scalar) {
     source.Fields({"uid", "name", "kind", "dtype", "value"});
   } else {
-    source.Fields({"uid", "name", "kind", "dtype", "dim", "stride"}, {"optional", "ragged"});
+    source.Fields({"uid", "name", "kind", "dtype", "dim", "stride"},
+                  {"optional", "ragged", "reordering_type"});
   }
   operand.uid = source.Field("uid").Int();
   if (operand.uid == Refusal::kNoOperand) source.Field("uid").Fail("uid is reserved");
@@ -194,29 +199,109 @@ void Parser::ParseOperand(const Reader& source) {
                              std::to_string(table_.operands.back().uid) + ", want ascending uids");
   }
   if (scalar) {
+    if (operand.dtype->elements_per_slot() > 1) {
+      source.Field("dtype").Fail(std::string("got a scalar of ") + operand.dtype->name +
+                                 ", want a type of whole bytes");
+    }
     ParseScalarDefault(source.Field("value"), &operand);
   } else {
-    operand.optional = source.Has("optional") && source.Field("optional").Bool();
-    operand.ragged = source.Has("ragged") && source.Field("ragged").Bool();
-    operand.dim = ReadExprs(source.Field("dim"), declaration_);
-    operand.stride = ReadExprs(source.Field("stride"), declaration_);
-    if (operand.dim.size() != operand.stride.size()) {
-      source.Field("stride").Fail("got " + std::to_string(operand.stride.size()) +
-                                  " strides, want " + std::to_string(operand.dim.size()) +
-                                  ", one for each extent");
-    }
-    for (size_t axis = 0; axis < operand.dim.size(); ++axis) {
-      Expr extent = operand.dim[axis];
-      if (table_.pool.IsConst(extent) && table_.pool.at(extent).value < 0) {
-        source.Field("dim").Items()[axis].Fail("got a negative extent");
-      }
-      operand.patterns.push_back(PatternOf(extent));
-    }
-    operand.rank = static_cast<int>(operand.dim.size());
+    ParseTensor(source, &operand);
   }
   operand.base = table_.total_rank;
   table_.total_rank += operand.rank;
+  LayOut(operand);
   table_.operands.push_back(std::move(operand));
+}
+
+void Parser::ParseTensor(const Reader& source, Operand* operand) {
+  operand->optional = source.Has("optional") && source.Field("optional").Bool();
+  operand->ragged = source.Has("ragged") && source.Field("ragged").Bool();
+  operand->dim = ReadExprs(source.Field("dim"), declaration_);
+  operand->stride = ReadExprs(source.Field("stride"), declaration_);
+  operand->rank = static_cast<int>(operand->dim.size());
+  if (operand->dim.size() != operand->stride.size()) {
+    source.Field("stride").Fail("got " + std::to_string(operand->stride.size()) +
+                                " strides, want " + std::to_string(operand->dim.size()) +
+                                ", one for each extent");
+  }
+  for (int axis = 0; axis < operand->rank; ++axis) {
+    Expr extent = operand->dim[axis];
+    if (table_.pool.IsConst(extent) && table_.pool.at(extent).value < 0) {
+      source.Field("dim").Items()[axis].Fail("got a negative extent");
+    }
+    operand->patterns.push_back(PatternOf(extent));
+  }
+  if (operand->dtype->elements_per_slot() > 1) PackDeclaration(source, operand);
+  if (!source.Has("reordering_type")) return;
+  Reader reordering = source.Field("reordering_type");
+  operand->reordered = kReorderings.Read(reordering);
+  if (!operand->reordered) return;
+  if (operand->dtype->dl.bits != 8) {
+    reordering.Fail(std::string("got F8_128x4 of ") + operand->dtype->name +
+                    ", want a type of 8 bits");
+  }
+  if (operand->rank < 2) {
+    reordering.Fail("got F8_128x4 of " + std::to_string(operand->rank) +
+                    " axes, want at least 2: rows and their scales");
+  }
+  if (operand->ragged) reordering.Fail("got F8_128x4 of a ragged operand, want one or the other");
+}
+
+// From elements, in which a declaration speaks, to slots.
+void Parser::PackDeclaration(const Reader& source, Operand* operand) {
+  ExprPool& pool = table_.pool;
+  int64_t count = operand->dtype->elements_per_slot();
+  auto is = [&](Expr expr, int64_t value) {
+    return pool.IsConst(expr) && pool.at(expr).value == value;
+  };
+  auto odd = [&](Expr expr) { return pool.IsConst(expr) && pool.at(expr).value % count != 0; };
+  std::string share = ": " + std::to_string(count) + " elements of " + operand->dtype->name +
+                      " share a slot along the axis of stride 1";
+  int first = -1;
+  for (int axis = 0; axis < operand->rank && operand->packed_axis < 0; ++axis) {
+    if (!is(operand->stride[axis], 1) || is(operand->dim[axis], 1)) continue;
+    if (first < 0) first = axis;
+    const AxisPattern& pattern = operand->patterns[axis];
+    if (pattern.monomial && pattern.coefficient % count == 0) operand->packed_axis = axis;
+  }
+  if (operand->packed_axis < 0) operand->packed_axis = first;
+  if (first < 0) {
+    source.Field("stride").Fail("got no stride 1 on an axis of more than one element, want one" +
+                                share);
+  }
+  operand->element_dim = operand->dim;
+  operand->element_stride = operand->stride;
+  auto divide = [&](const char* field, int axis, Expr* expr) {
+    if (odd(*expr)) {
+      source.Field(field).Items()[axis].Fail("got " + std::to_string(pool.at(*expr).value) +
+                                             ", want a multiple of " + std::to_string(count) +
+                                             share);
+    }
+    *expr = pool.DivideBy(*expr, count);
+  };
+  int packed = operand->packed_axis;
+  divide("dim", packed, &operand->dim[packed]);
+  operand->patterns[packed].per_slot = count;
+  for (int axis = 0; axis < operand->rank; ++axis) {
+    // A stride of 1 is that of one element, and one that moves nothing may be odd.
+    Expr stride = operand->stride[axis];
+    if (axis == packed || is(stride, 1) || (odd(stride) && is(operand->dim[axis], 1))) continue;
+    divide("stride", axis, &operand->stride[axis]);
+  }
+}
+
+void Parser::LayOut(const Operand& operand) {
+  auto add = [&](Expr value, bool is_extent, std::vector<int64_t>* out) {
+    bool known = table_.pool.IsConst(value);
+    auto at = static_cast<int>(out->size());
+    if (!known) {
+      auto index = static_cast<int>(table_.operands.size());
+      table_.declared.symbolic.push_back({index, at, value, is_extent});
+    }
+    out->push_back(known ? table_.pool.at(value).value : 0);
+  };
+  for (Expr extent : operand.dim) add(extent, true, &table_.declared.dims);
+  for (Expr stride : operand.stride) add(stride, false, &table_.declared.strides);
 }
 
 void Parser::ParseScalarDefault(const Reader& source, Operand* operand) {

@@ -26,6 +26,7 @@ struct AxisPattern {
   bool monomial = false;
   int64_t coefficient = 1;
   std::vector<int> symbols;  // with repetition for a monomial, else all that the extent reads
+  int64_t per_slot = 1;      // elements along this axis in a slot of a buffer
 };
 
 struct Operand {
@@ -36,17 +37,38 @@ struct Operand {
   Kind kind = Kind::kInput;
   const DType* dtype = nullptr;
   bool optional = false;
-  bool ragged = false;  // may be smaller than declared; the checks decide
+  bool ragged = false;     // may be smaller than declared; the checks decide
+  bool reordered = false;  // whole 128x4 tiles of scales: strides say nothing of where they lie
   int rank = 0;
   int base = 0;                // flat index of axis 0 in a frame
   uintptr_t address_mask = 0;  // the bits of an address that checks and guards read
-  std::vector<Expr> dim;
-  std::vector<Expr> stride;
-  std::vector<AxisPattern> patterns;  // per axis
+  std::vector<Expr> dim;       // in slots, as the frame has it
+  std::vector<Expr> stride;    // in slots
+  // Of a type with several elements to a slot: the axis along which they share it (-1 for the
+  // others), and the declaration, which is in elements.
+  int packed_axis = -1;
+  std::vector<Expr> element_dim;
+  std::vector<Expr> element_stride;
+  std::vector<AxisPattern> patterns;  // per axis, in elements
   // A scalar's default; `integer` mirrors `number` for integer types.
   bool has_default = false;
   double number = 0;
   int64_t integer = 0;
+};
+
+// The declared extents and strides of all operands in slots, one after the other as in a frame.
+// Constants are evaluated once per table; a call evaluates what its symbols say.
+struct DeclaredLayout {
+  struct Symbolic {
+    int operand;
+    int at;  // flat index
+    Expr value;
+    bool is_extent;
+  };
+
+  std::vector<int64_t> dims;
+  std::vector<int64_t> strides;
+  std::vector<Symbolic> symbolic;
 };
 
 struct Check {
@@ -115,6 +137,7 @@ struct Table {
   std::vector<Symbol> symbols;
   std::vector<std::string> symbol_names;
   std::vector<Operand> operands;  // ascending uid
+  DeclaredLayout declared;
   std::vector<Check> checks;
   std::vector<Guard> dispatch;
   std::vector<Branch> branches;

@@ -14,6 +14,8 @@ const char* Value::KindName() const {
       return "a boolean";
     case Kind::kInt:
       return "an integer";
+    case Kind::kBigInt:
+      return "an integer that does not fit int64";
     case Kind::kFloat:
       return "a number";
     case Kind::kString:
@@ -26,20 +28,23 @@ const char* Value::KindName() const {
   return "?";
 }
 
+const Value* Value::Find(std::string_view key) const {
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (keys[i] == key) return &items[i];
+  }
+  return nullptr;
+}
+
 void Reader::Fail(const std::string& message) const {
   throw TableError(place_.empty() ? message : place_ + ": " + message);
 }
 
 void Reader::Want(const char* what) const {
+  if (value_->kind == Value::Kind::kBigInt) Fail(std::string("got ") + value_->KindName());
   Fail(std::string("got ") + value_->KindName() + ", want " + what);
 }
 
-const Value* Reader::Find(const char* field) const {
-  for (size_t i = 0; i < value_->keys.size(); ++i) {
-    if (value_->keys[i] == field) return &value_->items[i];
-  }
-  return nullptr;
-}
+const Value* Reader::Find(const char* field) const { return value_->Find(field); }
 
 void Reader::Fields(std::initializer_list<const char*> required,
                     std::initializer_list<const char*> optional) const {

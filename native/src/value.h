@@ -1,27 +1,29 @@
 // A plain JSON-like value, and a reader that fails with the place of what it read.
 //
-// The binding layer turns Python dicts and lists into a Value; nothing below it knows Python.
+// `json` reads one from text; the binding layer turns Python dicts and lists into one.
 #pragma once
 
 #include <cstdint>
 #include <initializer_list>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace cudnn_aot {
 
 struct Value {
-  enum class Kind : uint8_t { kNull, kBool, kInt, kFloat, kString, kList, kObject };
+  enum class Kind : uint8_t { kNull, kBool, kInt, kBigInt, kFloat, kString, kList, kObject };
 
   Kind kind = Kind::kNull;
   bool boolean = false;
   int64_t integer = 0;
   double number = 0;
-  std::string string;
+  std::string string;             // of kBigInt, an integer beyond int64, its digits
   std::vector<std::string> keys;  // of an object, parallel to `items`
   std::vector<Value> items;       // of a list or an object
 
   const char* KindName() const;
+  const Value* Find(std::string_view key) const;  // of an object; null if absent, or no object
 };
 
 // A value together with its place, e.g. "branches.tma.steps[1].args[0].dim[2]".

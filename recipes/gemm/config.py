@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass, fields
 
 from cudnn_aot.compiler.planning.knobs import knob_type
 
@@ -47,7 +48,7 @@ class GemmConfig:
         return None
 
     def to_public(self) -> dict[knob_type, int]:
-        return dict(zip(KNOBS, astuple(self), strict=True))
+        return dict(zip(KNOBS, _values(self), strict=True))
 
     @classmethod
     def from_public(cls, knobs: Mapping[knob_type, int]) -> GemmConfig:
@@ -66,6 +67,7 @@ class GemmConfig:
         return config
 
 
+_values = operator.attrgetter(*(field.name for field in fields(GemmConfig)))
 # In the order of GemmConfig's fields.
 KNOBS = (
     knob_type.TILE_M,

@@ -51,12 +51,13 @@ class EpilogueNode:
     attrs: tuple[tuple[str, Any], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Epilogue:
     """The pointwise DAG after the matmul, in single-assignment form and in an order of its own.
 
     The order follows from the outputs by uid, so graphs that differ in names or in the order of
-    nodes share kernels.
+    nodes share kernels. An epilogue equals itself alone: what is made of one is remembered by it,
+    and attributes 1 and 1.0, which are equal, give different kernels.
     """
 
     inputs: tuple[tuple[Operand, str], ...]
@@ -103,9 +104,12 @@ class GemmFacts:
         """The extents to rank for where some symbols have given values."""
         values = {name: symbol.planned for name, symbol in self.symbols.items()}
         values.update(given)
-        batch = math.prod(evaluate(extent, values) for extent in self.batch)
-        sizes = (evaluate(extent, values) for extent in (self.m, self.n, self.k))
-        return {"batch": batch, **dict(zip("mnk", sizes, strict=True))}
+        return {
+            "batch": math.prod([evaluate(extent, values) for extent in self.batch]),
+            "m": evaluate(self.m, values),
+            "n": evaluate(self.n, values),
+            "k": evaluate(self.k, values),
+        }
 
     @property
     def layout_class(self) -> str:

@@ -8,10 +8,11 @@ launch. It orders candidates; it does not predict.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any
 
-from cudnn_aot.compiler.graph.extents import SymExpr
+from cudnn_aot.compiler.graph.extents import Symbol, SymExpr
 from cudnn_aot.compiler.planning.engine import PlanConfig
 from cudnn_aot.compiler.planning.ranges import Range, Ranges
 from cudnn_aot.compiler.target.target import Target
@@ -56,6 +57,15 @@ SPLIT_CYCLES = 6500.0
 TILE_CYCLES = 2200.0
 STORE_BYTES_PER_CYCLE = 16.0
 CYCLES_PER_US = 1755.0
+# The menu's tiles, each with the cycles of math per element of K, and of storing a partial tile.
+_TILES = tuple(
+    (
+        *row,
+        row[0] * row[1] / MATH_MACS_PER_CYCLE[row[0]],
+        4 * row[0] * row[1] / STORE_BYTES_PER_CYCLE,
+    )
+    for row in MENU
+)
 
 
 # A symbolic M is served by ranges that end at these rows: decode of one, of a quarter of a tile, of
@@ -88,27 +98,41 @@ def recommend(
 
 
 def _ranked(engine_id: int, extents: Extents, sm_count: int) -> list[PlanConfig]:
-    ranked = rank_sm90([extents], sm_count)
+    ranked = rank_sm90(extents, sm_count)
     return [PlanConfig(engine_id, config, f"modelled {us:.1f} us") for config, us in ranked]
 
 
-def rank_sm90(cases: Sequence[Extents], sm_count: int) -> list[tuple[GemmConfig, float]]:
-    """The menu by modelled time, best first, each with its microseconds in the first case; ties
-    keep the menu's order.
+def rank_sm90(extents: Extents, sm_count: int) -> list[tuple[GemmConfig, float]]:
+    """The menu by modelled microseconds, best first; ties keep the menu's order."""
+    splits = _splits([extents])
+    modelled = modelled_cycles(splits, extents, sm_count)
+    pairs = zip(_configs(splits), modelled, strict=True)
+    return [(c, t[0] / CYCLES_PER_US) for c, t in sorted(pairs, key=operator.itemgetter(1))]
 
-    For several cases, by the sum over them of how much slower than the best a config is.
+
+def best_sm90(cases: Sequence[Extents], sm_count: int) -> GemmConfig:
+    """The first of `rank_sm90`; for several cases, by the sum over them of how much slower than the
+    best a config is.
     """
-    longest_k = max(extents["k"] for extents in cases)
-    configs = [config for config in CONFIGS if config.splits <= max(1, longest_k // (4 * TILE_K))]
-    modelled = [modelled_cycles(configs, extents, sm_count) for extents in cases]
-    order: list[Any] = modelled[0]
+    splits = _splits(cases)
+    modelled = [modelled_cycles(splits, extents, sm_count) for extents in cases]
+    order: Sequence[Any] = modelled[0]
     if len(cases) > 1:
-        order = [0.0] * len(configs)
+        order = [0.0] * len(order)
         for times in modelled:
             fastest = min(times)[0]
-            order = [lag + time[0] / fastest for lag, time in zip(order, times, strict=True)]
-    places = sorted(range(len(configs)), key=order.__getitem__)
-    return [(configs[place], modelled[0][place][0] / CYCLES_PER_US) for place in places]
+            order = [lag + time / fastest for lag, (time, _) in zip(order, times, strict=True)]
+    return _configs(splits)[order.index(min(order))]
+
+
+def _splits(cases: Sequence[Extents]) -> list[int]:
+    """The splits of the menu that leave each block work to do."""
+    longest_k = max(extents["k"] for extents in cases)
+    return [splits for splits in SPLITS if splits <= max(1, longest_k // (4 * TILE_K))]
+
+
+def _configs(splits: Sequence[int]) -> list[GemmConfig]:
+    return [config for config in CONFIGS if config.splits <= splits[-1]]
 
 
 def _ranges(engine_id: int, facts: GemmFacts, sm_count: int) -> list[Ranges]:
@@ -122,71 +146,64 @@ def _ranges(engine_id: int, facts: GemmFacts, sm_count: int) -> list[Ranges]:
     # A range of the value 0 alone would be a schedule for no rows.
     ends = [end for end in dict.fromkeys(ends) if max(symbol.min, 1) <= end < symbol.max]
     ends.append(symbol.max)
-    parts: list[tuple[int, int, GemmConfig]] = []
+    parts: list[tuple[int, int, GemmConfig, list[int]]] = []
     low = symbol.min
     for high in ends:
-        best, _ = rank_sm90(_samples(facts, name, low, high), sm_count)[0]
+        values = _samples(symbol, low, high)
+        best = best_sm90([facts.extents_at({name: value}) for value in values], sm_count)
         if parts and parts[-1][2] == best:
-            parts[-1] = (parts[-1][0], high, best)
-        else:
-            parts.append((low, high, best))
+            low, _, _, earlier = parts.pop()
+            values = earlier + values
+        parts.append((low, high, best, values))
         low = high + 1
     if len(parts) == 1:
         return []
-    ranges = (
-        Range(((name, low, high),), PlanConfig(engine_id, config)) for low, high, config in parts
-    )
+    safe = PlanConfig(engine_id, FALLBACK, "the smallest of everything")
+    ranges = []
+    for low, high, best, values in parts:
+        why = f"the model's best at {name}={', '.join(map(str, values))}"
+        plan = PlanConfig(engine_id, best, why)
+        ranges.append(Range(((name, low, high),), plan, () if best == FALLBACK else (safe,)))
     why = f"the model's best for each of {len(parts)} ranges of {name}"
     return [Ranges(tuple(ranges), why)]
 
 
-def _samples(facts: GemmFacts, name: str, low: int, high: int) -> list[Extents]:
-    """Extents at the hint, if it lies in the range, else at both ends and in the middle."""
-    hint = facts.symbols[name].hint
-    if hint is not None and low <= hint <= high:
-        values = [hint]
-    else:
-        values = [low, math.isqrt(max(low, 1) * high), high]
-    samples = []
-    for value in dict.fromkeys(values):
-        samples.append(facts.extents_at({name: value}))
-    return samples
+def _samples(symbol: Symbol, low: int, high: int) -> list[int]:
+    """The hint, if it lies in the range, else both ends and the middle."""
+    if symbol.hint is not None and low <= symbol.hint <= high:
+        return [symbol.hint]
+    return list(dict.fromkeys([low, math.isqrt(max(low, 1) * high), high]))
 
 
 def modelled_cycles(
-    configs: Sequence[GemmConfig], extents: Extents, sm_count: int
+    splits: Sequence[int], extents: Extents, sm_count: int
 ) -> list[tuple[float, float]]:
-    """Modelled time of one launch of each config, in SM cycles; then, for ties on memory, that of
-    the SMs alone.
+    """Modelled time of one launch of each tile of the menu with each of ``splits``, in SM cycles;
+    then, for ties on memory, that of the SMs alone.
 
-    A symbolic graph asks for some hundred of them: what configs share is computed once.
+    A symbolic graph asks for some hundred of them: what they share is computed once.
     """
-    m, n, k, batch = (max(1, extents[name]) for name in ("m", "n", "k", "batch"))
+    m, n, k, batch = (extents[name] or 1 for name in ("m", "n", "k", "batch"))
     memory = 2 * batch * (m * k + n * k + m * n) / MEMORY_BYTES_PER_CYCLE
     floor = memory + TILE_CYCLES
+    # Every split writes its partial tile, and the last to arrive reads them all.
+    ways = [
+        (count, -(-k // count), 1 + count / 2, SPLIT_CYCLES) if count > 1 else (1, k, 0.0, 0.0)
+        for count in splits
+    ]
     modelled = []
-    tile: tuple[int, int, int, int] | None = None
-    for config in configs:
-        own = config.tile_m, config.tile_n, config.cluster_m, config.cluster_n
-        if own != tile:  # configs that differ in splits alone follow each other
-            tile_m, tile_n, cluster_m, cluster_n = tile = own
-            clusters_m = -(-m // (tile_m * cluster_m)) * cluster_m
-            clusters_n = -(-n // (tile_n * cluster_n)) * cluster_n
-            tiles = clusters_m * clusters_n * batch
-            # Rows beyond the matrix are not read; a cluster shares what its blocks have in common.
-            rows, columns = min(m, tile_m) / cluster_n, min(n, tile_n) / cluster_m
-            per_k = max(
-                tile_m * tile_n / MATH_MACS_PER_CYCLE[tile_m],
-                2 * (rows + columns) / OPERAND_BYTES_PER_CYCLE,
-            )
-            partial = 4 * tile_m * tile_n / STORE_BYTES_PER_CYCLE
-        splits = config.splits
-        cycles = -(-k // splits) * per_k + TILE_CYCLES
-        launch = 0.0
-        if splits > 1:
-            # Every split writes its partial tile, and the last to arrive reads them all.
-            cycles += partial * (1 + splits / 2)
-            launch = SPLIT_CYCLES
-        cycles *= -(-tiles * splits // sm_count)  # waves
-        modelled.append(((cycles if cycles > floor else floor) + launch, cycles))
+    for tile_m, tile_n, cluster_m, cluster_n, math_cycles, partial in _TILES:
+        clusters_m = -(-m // (tile_m * cluster_m)) * cluster_m
+        clusters_n = -(-n // (tile_n * cluster_n)) * cluster_n
+        tiles = clusters_m * clusters_n * batch
+        # Rows beyond the matrix are not read; a cluster shares what its blocks have in common.
+        rows = (m if m < tile_m else tile_m) / cluster_n
+        columns = (n if n < tile_n else tile_n) / cluster_m
+        per_k = 2 * (rows + columns) / OPERAND_BYTES_PER_CYCLE
+        if per_k < math_cycles:
+            per_k = math_cycles
+        for count, length, partials, launch in ways:
+            waves = -(-tiles * count // sm_count)
+            cycles = (length * per_k + TILE_CYCLES + partial * partials) * waves
+            modelled.append(((cycles if cycles > floor else floor) + launch, cycles))
     return modelled

@@ -27,12 +27,9 @@ class GemmHostBlocked(Engine):
         for variant in lowering.variants(facts):
             steps = []
             if variant.outputs:
-                params = {
-                    "ab_dtype": facts.a.dtype,
-                    "epilogue": lowering.epilogue_params(facts, variant.outputs),
-                }
-                args = [lowering.a_view(facts), lowering.b_view(facts)]
-                args += lowering.epilogue_args(facts, variant.outputs)
+                parts = lowering.kernel_parts(facts, variant)
+                params = {"ab_dtype": facts.a.dtype, "epilogue": parts.epilogue}
+                args = parts.operands + parts.tail
                 kernel = builder.kernel(kernel_spec(TEMPLATE, params, target))
                 steps = [{"step": "kernel", "kernel": kernel, "args": args}]
             builder.add(f"blocked{variant.name}", variant.guard, [], steps)

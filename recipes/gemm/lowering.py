@@ -7,14 +7,16 @@ of an epilogue input keep their extent and get stride 0.
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from cudnn_aot.cache.spec import Frozen
 from cudnn_aot.compiler.graph.extents import Extent, Symbol, SymExpr, extent_expr
 from cudnn_aot.compiler.planning import expressions as ex
-from cudnn_aot.recipes.gemm.facts import VALUE, GemmFacts, Operand
+from cudnn_aot.recipes.gemm.facts import VALUE, Epilogue, GemmFacts, Operand
 
 INT32_MAX = 2**31 - 1
 DTYPE_BYTES = {"FLOAT": 4, "HALF": 2, "BFLOAT16": 2}
@@ -187,8 +189,7 @@ def _axis_stride(operand: Operand, axis: int, extent: Extent) -> ex.Expr:
     return ex.stride(operand.uid, position)
 
 
-def a_view(facts: GemmFacts) -> Json:
-    a, p = facts.a, problem(facts)
+def a_view(a: Operand, p: Problem) -> Json:
     rank = len(a.dim)
     return {
         "arg": "tensor",
@@ -198,8 +199,7 @@ def a_view(facts: GemmFacts) -> Json:
     }
 
 
-def b_view(facts: GemmFacts) -> Json:
-    b, p = facts.b, problem(facts)
+def b_view(b: Operand, p: Problem) -> Json:
     rank = len(b.dim)
     return {
         "arg": "tensor",
@@ -209,9 +209,8 @@ def b_view(facts: GemmFacts) -> Json:
     }
 
 
-def result_view(facts: GemmFacts, operand: Operand) -> Json:
+def result_view(facts: GemmFacts, p: Problem, operand: Operand) -> Json:
     """An epilogue input or an output over the full ``(M, N, L)``."""
-    p = problem(facts)
     return {
         "arg": "tensor",
         "operand": operand.uid,
@@ -229,73 +228,98 @@ def result_view(facts: GemmFacts, operand: Operand) -> Json:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One choice of which optional outputs the caller bound: its guard, and the outputs that
-    are left.
+    """One choice of which optional outputs the caller bound: its guard, the uids of the absent
+    ones, and the outputs that are left.
     """
 
-    name: str
     guard: ex.Predicate
+    absent: tuple[int, ...]
     outputs: tuple[tuple[Operand, int], ...]
+
+    @property
+    def name(self) -> str:
+        return "".join(f"_no{uid}" for uid in self.absent)
 
 
 def variants(facts: GemmFacts) -> Iterator[Variant]:
     """Every presence of the optional outputs, all bound first."""
     optional = [operand for operand, _ in facts.epilogue.outputs if operand.optional]
     for bound in itertools.product((True, False), repeat=len(optional)):
-        absent = {operand.uid for operand, here in zip(optional, bound, strict=True) if not here}
         guards = [
             ex.present(operand.uid) if here else ex.negate(ex.present(operand.uid))
             for operand, here in zip(optional, bound, strict=True)
         ]
-        name = "".join(f"_no{uid}" for uid in sorted(absent))
-        outputs = tuple((o, value) for o, value in facts.epilogue.outputs if o.uid not in absent)
-        yield Variant(name, ex.all_of(*guards), outputs)
+        absent = [operand.uid for operand, here in zip(optional, bound, strict=True) if not here]
+        outputs = _bound(facts.epilogue, absent)
+        yield Variant(ex.all_of(*guards), tuple(sorted(absent)), outputs)
 
 
-def _needed(facts: GemmFacts, outputs: tuple[tuple[Operand, int], ...]) -> set[int]:
-    """Ids of the values that the outputs are computed from."""
-    first_node = 1 + len(facts.epilogue.inputs)
+def _bound(epilogue: Epilogue, absent: Collection[int]) -> tuple[tuple[Operand, int], ...]:
+    return tuple((o, value) for o, value in epilogue.outputs if o.uid not in absent)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pruned:
+    """An epilogue without what the outputs left do not need: its inputs, and all of it as a
+    parameter of kernels.
+    """
+
+    inputs: tuple[tuple[Operand, str], ...]
+    params: Frozen
+
+
+@functools.lru_cache(maxsize=64)  # every range of a plan asks for the same
+def _pruned(epilogue: Epilogue, absent: tuple[int, ...]) -> _Pruned:
+    inputs, nodes, outputs = epilogue.inputs, epilogue.nodes, _bound(epilogue, absent)
+    first_node = 1 + len(inputs)
     needed = {value for _, value in outputs}
-    for index in range(len(facts.epilogue.nodes) - 1, -1, -1):
+    for index in range(len(nodes) - 1, -1, -1):
         if first_node + index in needed:
-            needed.update(facts.epilogue.nodes[index].args)
-    return needed
-
-
-def epilogue_params(facts: GemmFacts, outputs: tuple[tuple[Operand, int], ...]) -> Json:
-    """The epilogue as kernel parameters, without what the outputs left do not need."""
-    inputs, nodes = facts.epilogue.inputs, facts.epilogue.nodes
-    needed = _needed(facts, outputs)
-    old_ids = [0]
-    old_ids += [1 + i for i in range(len(inputs)) if 1 + i in needed]
-    kept_inputs = [inputs[old - 1] for old in old_ids[1:]]
-    kept_nodes = [i for i in range(len(nodes)) if 1 + len(inputs) + i in needed]
-    old_ids += [1 + len(inputs) + i for i in kept_nodes]
+            needed.update(nodes[index].args)
+    kept_inputs = [i for i in range(len(inputs)) if 1 + i in needed]
+    kept_nodes = [i for i in range(len(nodes)) if first_node + i in needed]
+    old_ids = [0, *(1 + i for i in kept_inputs), *(first_node + i for i in kept_nodes)]
     renumber = {old: new for new, old in enumerate(old_ids)}
-    return {
-        "inputs": [{"dtype": operand.dtype, "kind": kind} for operand, kind in kept_inputs],
+    params = {
+        "inputs": [{"dtype": inputs[i][0].dtype, "kind": inputs[i][1]} for i in kept_inputs],
         "nodes": [
             [nodes[i].op, [renumber[arg] for arg in nodes[i].args], dict(nodes[i].attrs)]
             for i in kept_nodes
         ],
         "outputs": [{"value": renumber[value], "dtype": o.dtype} for o, value in outputs],
     }
+    return _Pruned(tuple(inputs[i] for i in kept_inputs), Frozen(params))
 
 
-def epilogue_args(facts: GemmFacts, outputs: tuple[tuple[Operand, int], ...]) -> list[Json]:
-    """Arguments for the inputs that ``epilogue_params`` keeps, then for the outputs."""
-    needed = _needed(facts, outputs)
-    args: list[Json] = []
-    for index, (operand, kind) in enumerate(facts.epilogue.inputs):
-        if 1 + index not in needed:
-            continue
-        if operand.constant:
-            args.append({"arg": "float", "value": operand.value})
-        elif kind == VALUE:
-            args.append({"arg": "scalar", "operand": operand.uid})
-        else:
-            args.append(result_view(facts, operand))
-    return args + [result_view(facts, operand) for operand, _ in outputs]
+@dataclass(frozen=True, slots=True)
+class KernelParts:
+    """What all kernels of a variant have in common.
+
+    Attributes:
+        epilogue: the parameter of that name, without what the outputs left do not need.
+        operands: the arguments A and B.
+        tail: the arguments for the epilogue's inputs, then for the outputs.
+    """
+
+    epilogue: Frozen
+    operands: list[Json]
+    tail: list[Json]
+
+
+def kernel_parts(facts: GemmFacts, variant: Variant) -> KernelParts:
+    pruned = _pruned(facts.epilogue, variant.absent)
+    p = problem(facts)
+    tail = [_input_arg(facts, p, operand, kind) for operand, kind in pruned.inputs]
+    tail += [result_view(facts, p, operand) for operand, _ in variant.outputs]
+    return KernelParts(pruned.params, [a_view(facts.a, p), b_view(facts.b, p)], tail)
+
+
+def _input_arg(facts: GemmFacts, p: Problem, operand: Operand, kind: str) -> Json:
+    if operand.constant:
+        return {"arg": "float", "value": operand.value}
+    if kind == VALUE:
+        return {"arg": "scalar", "operand": operand.uid}
+    return result_view(facts, p, operand)
 
 
 # --- the table -----------------------------------------------------------------------------------

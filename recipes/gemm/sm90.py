@@ -23,7 +23,7 @@ from cudnn_aot.recipes.gemm import lowering, tma
 from cudnn_aot.recipes.gemm.capability import GemmCapability
 from cudnn_aot.recipes.gemm.config import GemmConfig
 from cudnn_aot.recipes.gemm.facts import GemmFacts, Operand
-from cudnn_aot.recipes.gemm.lowering import Json, TableBuilder, Variant
+from cudnn_aot.recipes.gemm.lowering import Json, KernelParts, TableBuilder, Variant
 
 TMA_TEMPLATE = "gemm.kernels.sm90:matmul"
 ANY_STRIDE_TEMPLATE = "gemm.kernels.simt:matmul"
@@ -61,8 +61,9 @@ class GemmSm90Persistent(Engine):
             if not variant.outputs:
                 builder.add(f"nothing{variant.name}", variant.guard, [], [])
                 continue
-            _add_tma_branch(builder, facts, knobs, variant, target)
-            _add_any_stride_branch(builder, facts, variant, target)
+            parts = lowering.kernel_parts(facts, variant)
+            _add_tma_branch(builder, facts, knobs, variant, parts, target)
+            _add_any_stride_branch(builder, facts, variant, parts, target)
         return Lowering(tuple(builder.kernels), builder.table())
 
 
@@ -84,7 +85,12 @@ def _tma_guard(operand: Operand, unit_axis: int) -> ex.Predicate:
 
 
 def _add_tma_branch(
-    builder: TableBuilder, facts: GemmFacts, config: GemmConfig, variant: Variant, target: Target
+    builder: TableBuilder,
+    facts: GemmFacts,
+    config: GemmConfig,
+    variant: Variant,
+    parts: KernelParts,
+    target: Target,
 ) -> None:
     outputs = [operand for operand, _ in variant.outputs]
     layout, axes = facts.majors(), tma.unit_axes(facts)
@@ -110,21 +116,20 @@ def _add_tma_branch(
         "cluster": [config.cluster_m, config.cluster_n],
         "split_k": config.splits > 1,
         "store": store,
-        "epilogue": lowering.epilogue_params(facts, variant.outputs),
+        "epilogue": parts.epilogue,
     }
     kernel = builder.kernel(kernel_spec(TMA_TEMPLATE, params, target))
     head: list[Json] = [{"arg": "launch"}, {"arg": "int", "value": ["attr", "sm_count"]}]
-    operands = [lowering.a_view(facts), lowering.b_view(facts)]
-    tail = lowering.epilogue_args(facts, variant.outputs)
+    operands = parts.operands
     workspace: list[Json] = []
     steps: list[Json] = []
     if config.splits > 1:
         split = _split_k(facts, config)
         head.append({"arg": "int", "value": split.splits})
-        operands += split.views
+        operands = operands + split.views
         workspace = split.workspace
         steps.append(split.fill)
-    steps.append({"step": "kernel", "kernel": kernel, "args": head + operands + tail})
+    steps.append({"step": "kernel", "kernel": kernel, "args": head + operands + parts.tail})
     name = "split_k" if config.splits > 1 else "tma"
     builder.add(f"{name}{variant.name}", guard, workspace, steps)
 
@@ -176,14 +181,10 @@ def _split_k(facts: GemmFacts, config: GemmConfig) -> _SplitK:
 
 
 def _add_any_stride_branch(
-    builder: TableBuilder, facts: GemmFacts, variant: Variant, target: Target
+    builder: TableBuilder, facts: GemmFacts, variant: Variant, parts: KernelParts, target: Target
 ) -> None:
-    params = {
-        "ab_dtype": facts.a.dtype,
-        "epilogue": lowering.epilogue_params(facts, variant.outputs),
-    }
+    params = {"ab_dtype": facts.a.dtype, "epilogue": parts.epilogue}
     kernel = builder.kernel(kernel_spec(ANY_STRIDE_TEMPLATE, params, target))
-    args = [{"arg": "launch"}, lowering.a_view(facts), lowering.b_view(facts)]
-    args += lowering.epilogue_args(facts, variant.outputs)
+    args = [{"arg": "launch"}, *parts.operands, *parts.tail]
     steps = [{"step": "kernel", "kernel": kernel, "args": args}]
     builder.add(f"any_stride{variant.name}", variant.guard, [], steps)

@@ -7,17 +7,18 @@ from pathlib import Path
 import gemm_graphs
 import pytest
 from cli_process import linear_graph, write_graph
-from cudnn_stand_in import CudnnStandIn
+from cudnn_stand_in import ABSENT, FOUND, CudnnStandIn
 
 from cudnn_aot.cache import layout, spec
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.compiler.build import driver, why
 from cudnn_aot.compiler.build.nearest import nearest_entry
 from cudnn_aot.compiler.build.sources import Source
-from cudnn_aot.compiler.build.why_stored import Held, explain_stored
+from cudnn_aot.compiler.build.why_stored import Held, HeldPlan, StoreAnswer, explain_stored
 from cudnn_aot.compiler.graph.difference import Difference
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.planning import plan as planning
+from cudnn_aot.compiler.planning.cudnn import Cudnn
 from cudnn_aot.compiler.planning.engine import Refusal
 from cudnn_aot.compiler.planning.plan import plan_graph
 from cudnn_aot.compiler.planning.tuning import load_tuning
@@ -60,8 +61,10 @@ def test_ranges_of_a_symbol_are_named_with_their_plans():
     graph = gemm_graphs.plain("g", "M", 6144, 4096, symbols={"M": {"max": 8192, "hint": 128}})
     explained = why.explain(source(graph), H200)
     ranges = explained.plans[0].ranges
-    assert next(iter(ranges)).startswith("M=1..") and list(ranges)[-1].endswith("..8192")
-    assert all(name.startswith("gemm.sm90.persistent[") for name in ranges.values())
+    assert ranges[0].range.startswith("M=1..") and ranges[-1].range.endswith("..8192")
+    assert all(part.name.startswith("gemm.sm90.persistent[") for part in ranges)
+    assert [part.why for part in ranges if "128" in part.why.split("=")[1].split(", ")]  # the hint
+    assert ranges[-1].why.startswith("the model's best at M=") and "8192" in ranges[-1].why
     assert explained.symbols == {"M": {"min": 1, "max": 8192, "multiple_of": 1, "ranked_for": 128}}
 
 
@@ -81,6 +84,30 @@ def test_a_plan_that_declines_is_passed_over_with_its_reason(monkeypatch: pytest
     place = explained.chosen.place
     assert all("64x64 is out of order" in reason for reason in declined[: place - 1])
     assert declined[place - 1 :] == [None] * (len(declined) - place + 1)
+
+
+def test_a_range_says_which_of_its_plans_declined(monkeypatch: pytest.MonkeyPatch):
+    real = sm90.GemmSm90Persistent.lower
+
+    def lower(self, facts, knobs, target):
+        first = facts.symbols["M"].max < 8192 and knobs.tile_n != 128
+        return Refusal("small and not 128 wide") if first else real(self, facts, knobs, target)
+
+    graph = gemm_graphs.plain("g", "M", 6144, 4096, symbols={"M": {"max": 8192, "hint": 128}})
+    before = why.explain(source(graph), H200)
+    monkeypatch.setattr(sm90.GemmSm90Persistent, "lower", lower)
+    after = why.explain(source(graph), H200)
+    assert after.chosen is not None and after.chosen.place == before.chosen.place == 1
+    assert [plan.mode for plan in after.plans] == [plan.mode for plan in before.plans]
+    pairs = zip(before.plans[0].ranges, after.plans[0].ranges, strict=True)
+    changed = [(first, then) for first, then in pairs if first != then]
+    assert changed
+    for first, then in changed:
+        assert (first.range, "TILE_N=128" in first.name) == (then.range, False)
+        assert "TILE_N=128" in then.name
+        words = f"{first.name} declines: small and not 128 wide; the smallest of everything"
+        assert then.why == words
+    assert before.plans[0].ranges[-1] == after.plans[0].ranges[-1]
 
 
 def test_a_graph_that_nothing_takes_is_explained():
@@ -124,8 +151,12 @@ def up(**changes) -> Source:
     return source(linear_graph("up", **{"n": 64, **changes}))
 
 
+def is_absent(answer: StoreAnswer) -> bool:
+    return {plan.held for plan in answer.plans} == {Held.ABSENT}
+
+
 def test_what_is_current_is_said_with_its_plan(built_store: Path):
-    answer = explain_stored(StoreReader(built_store), up(), CPU)
+    answer = explain_stored(StoreReader(built_store), up(), CPU).of("native")
     assert (answer.held, answer.plan, answer.reasons) == (Held.CURRENT, "gemm.host.blocked", ())
 
 
@@ -172,7 +203,7 @@ def test_what_is_stale_says_what_has_changed(
     built_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change, reason
 ):
     settings = {"target": CPU, **(change(monkeypatch, tmp_path) or {})}
-    answer = explain_stored(StoreReader(built_store), up(), **settings)
+    answer = explain_stored(StoreReader(built_store), up(), **settings).of("native")
     assert (answer.held, answer.plan) == (Held.STALE, "gemm.host.blocked")
     assert len(answer.reasons) == 1 and answer.reasons[0].startswith(reason)
 
@@ -183,7 +214,7 @@ def test_a_damaged_blob_is_named(store_copy: Path):
     path = store_copy / layout.blob_path(record["kernels"][0]["blob"])
     path.chmod(0o644)
     path.write_bytes(b"other bytes")
-    answer = explain_stored(reader, up(), CPU)
+    answer = explain_stored(reader, up(), CPU).of("native")
     assert answer.held is Held.DAMAGED and str(path) in answer.reasons[0]
 
 
@@ -191,7 +222,7 @@ def test_a_damaged_pointer_is_named(store_copy: Path):
     path = store_copy / layout.pointer_path("cpu", up().key)
     path.chmod(0o644)
     path.write_bytes(b"{}")
-    answer = explain_stored(StoreReader(store_copy), up(), CPU)
+    answer = explain_stored(StoreReader(store_copy), up(), CPU).of("native")
     assert answer.held is Held.DAMAGED and str(path) in answer.reasons[0]
 
 
@@ -206,7 +237,7 @@ def test_a_damaged_pointer_is_named(store_copy: Path):
 )
 def test_the_nearest_entry_and_what_differs(built_store: Path, asked, name, likeness, first):
     answer = explain_stored(StoreReader(built_store), up(**asked), CPU)
-    assert answer.held is Held.ABSENT and answer.nearest is not None
+    assert is_absent(answer) and answer.nearest is not None
     assert (answer.nearest.name, answer.nearest.likeness) == (name, likeness)
     assert answer.nearest.differences[0] == first
     assert answer.nearest.serves_for is None
@@ -227,9 +258,9 @@ def test_nothing_alike_and_nothing_at_all(built_store: Path):
     g = gemm_graphs.graph("g")
     g.relu(gemm_graphs.operand(g, "A", 16, 16)).set_output(True)
     answer = explain_stored(StoreReader(built_store), source(g), CPU)
-    assert (answer.held, answer.nearest, answer.graphs) == (Held.ABSENT, None, 2)
+    assert (is_absent(answer), answer.nearest, answer.graphs) == (True, None, 2)
     answer = explain_stored(StoreReader(built_store), up(), H200)
-    assert (answer.held, answer.nearest, answer.graphs) == (Held.ABSENT, None, 0)
+    assert (is_absent(answer), answer.nearest, answer.graphs) == (True, None, 0)
     assert answer.other_targets == ("cpu",)
 
 
@@ -239,7 +270,7 @@ def test_a_stored_decline_has_its_reasons(tmp_path: Path):
     reader = StoreReader(tmp_path / "store")
     other = explain_stored(reader, source(graph), H200)
     assert (other.other_targets, other.declined_targets) == ((), ("cpu",))
-    answer = explain_stored(reader, source(graph), CPU)
+    answer = explain_stored(reader, source(graph), CPU).of("native")
     assert answer.held is Held.CURRENT and answer.is_declined and answer.plan == ""
     assert any("FP8_E4M3" in reason for reason in answer.reasons)
 
@@ -257,3 +288,49 @@ def test_cudnn_s_plans_are_shown_beside_ours(monkeypatch: pytest.MonkeyPatch):
     theirs = why.explain(asked, load_target("h200"), providers=("cudnn",))
     assert theirs.chosen is not None and (theirs.chosen.place, theirs.chosen.blobs) == (2, 1)
     assert theirs.plans[0].declined == "not for this graph" and theirs.engines == ()
+
+
+def test_a_store_is_asked_for_the_plan_of_every_provider(
+    store_copy: Path, graph_files: list[Path], monkeypatch: pytest.MonkeyPatch
+):
+    stand_in = CudnnStandIn(monkeypatch)
+    reader, name = StoreReader(store_copy), "cudnn.eng4[KERNEL_CFG=3]"
+
+    def cudnn_s(asked: Cudnn | None = None) -> HeldPlan:
+        answer = explain_stored(reader, up(), CPU, cudnn=asked)
+        assert [plan.provider for plan in answer.plans] == ["native", "cudnn"]
+        assert answer.of("native").held is Held.CURRENT and answer.nearest is None
+        return answer.of("cudnn")
+
+    assert cudnn_s(Cudnn()) == HeldPlan("cudnn", Held.ABSENT)
+    driver.build(graph_files, ["cpu"], store_copy, engines=["cudnn"])
+    assert cudnn_s(Cudnn()) == HeldPlan("cudnn", Held.CURRENT, name)
+    unasked = cudnn_s()
+    assert (unasked.held, unasked.plan) == (Held.WHOLE, name)
+    assert unasked.reasons[0].startswith("cuDNN was not asked whether it is current")
+    stand_in.found = ABSENT
+    assert cudnn_s(Cudnn()) == HeldPlan("cudnn", Held.WHOLE, name, reasons=(ABSENT.reason,))
+    stand_in.found = dataclasses.replace(FOUND, version="9.20.0")
+    said = ("cuDNN is 9.20.0 now, and 9.19.0 made it",)
+    assert cudnn_s(Cudnn()) == HeldPlan("cudnn", Held.STALE, name, reasons=said)
+    stand_in.found = dataclasses.replace(FOUND, frontend_version="1.33.0")
+    (reason,) = cudnn_s(Cudnn()).reasons
+    assert "the frontend's version" in reason
+
+    record = json.loads(reader.blob(reader.pointer("cpu", up().key)["records"][1]))
+    path = store_copy / layout.blob_path(record["blobs"][0]["blob"])
+    path.chmod(0o644)
+    path.write_bytes(b"other bytes")
+    stand_in.found = FOUND
+    damaged = cudnn_s(Cudnn())
+    assert damaged.held is Held.DAMAGED and str(path) in damaged.reasons[0]
+
+
+def test_a_decline_of_cudnn_s_is_told(
+    store_copy: Path, graph_files: list[Path], monkeypatch: pytest.MonkeyPatch
+):
+    CudnnStandIn(monkeypatch).declines = {3, 4}
+    driver.build(graph_files, ["cpu"], store_copy, engines=["cudnn"])
+    told = explain_stored(StoreReader(store_copy), up(), CPU, cudnn=Cudnn()).of("cudnn")
+    assert (told.held, told.is_declined, told.plan) == (Held.CURRENT, True, "")
+    assert "cudnn.eng3: not for this graph" in told.reasons

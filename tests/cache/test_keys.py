@@ -17,8 +17,8 @@ import cudnn_aot.recipes
 from cudnn_aot.cache import spec as specs
 from cudnn_aot.cache import toolchain as tools
 from cudnn_aot.cache.canonical import canonical_bytes, plain
-from cudnn_aot.cache.source import source_closure
-from cudnn_aot.cache.spec import KernelSpec, kernel_spec
+from cudnn_aot.cache.source import source_closure, steady_sources
+from cudnn_aot.cache.spec import Frozen, KernelSpec, kernel_spec
 from cudnn_aot.compiler.target.target import load_target
 from cudnn_aot.errors import CompileError, UsageError
 
@@ -42,19 +42,31 @@ SPEC = KernelSpec(
 
 
 def test_params_are_checked_once_however_deep_they_nest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A symbolic graph makes several specs: checking each level anew took most of their time."""
+    """A symbolic graph makes several specs: checking what they share took most of their time."""
     checked: list[Any] = []
-    monkeypatch.setattr(specs, "plain", lambda *args: checked.append(args) or plain(*args))
-    counts = set()
+    monkeypatch.setattr(specs, "field_names", lambda *args: checked.append(args) or sorted(args[0]))
+    epilogue = Frozen({"leaf": [1, {"two": 2.0}]})
     params: dict[str, Any] = {"leaf": [1, {"two": 2.0}]}
-    for _ in range(4):
-        params = {"inner": [params], "also": params}
+    for depth in range(1, 4):
+        epilogue, params = Frozen({"inner": [epilogue]}), {"inner": [params]}
         checked.clear()
         made = replace(SPEC, params=params)
-        counts.add(len(checked))
-        assert made.params == replace(SPEC, params=params).params != SPEC.params
-        assert plain(made.params) == plain(params)
-    assert len(counts) == 1
+        assert len(checked) == depth + 2  # a level each, and the leaf
+        checked.clear()
+        shared = replace(SPEC, params={"a": epilogue, "b": (epilogue,)})
+        assert len(checked) == 1
+        assert shared.params["a"] is shared.params["b"][0] is epilogue
+        assert shared.key == replace(SPEC, params={"a": params, "b": [params]}).key != made.key
+        assert plain(made.params) == plain(epilogue) == params
+
+
+def test_a_refusal_names_the_place() -> None:
+    with pytest.raises(TypeError, match=r"^params\.a\[1\]\.b\[0\] is a builtins\.bytes"):
+        replace(SPEC, params={"a": [0, {"b": [b"k"]}]})
+    with pytest.raises(TypeError, match=r"^params\.a has the field 1 of type int, want str"):
+        replace(SPEC, params={"a": {1: 2}})
+    with pytest.raises(TypeError, match=r"^toolchain\.dsl_flavor is a builtins\.bytes"):
+        replace(SPEC, toolchain={"dsl_flavor": b"cu12"})
 
 
 @pytest.mark.parametrize(
@@ -268,6 +280,17 @@ def test_the_digest_changes_with_what_a_compile_reads(recipes: Path) -> None:
     scaling = recipes / "scaling.py"
     scaling.write_text(scaling.read_text() + "# an imported module\n")
     assert source_closure(TEMPLATE).digest != before
+
+
+def test_steady_sources_are_looked_at_once(recipes: Path) -> None:
+    scaling = recipes / "scaling.py"
+    with steady_sources():
+        before = source_closure(TEMPLATE)
+        scaling.write_text(scaling.read_text() + "# edited meanwhile\n")
+        assert source_closure(TEMPLATE) is before
+        other = source_closure("toys.kernels.faulty:host")
+        assert other.digest != before.digest
+    assert source_closure(TEMPLATE).digest != before.digest
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cudnn_aot.cache import elf
+from cudnn_aot.cache import elf, launch_hook
 from cudnn_aot.cache.instructions import check_instructions, instruction_tools
 from cudnn_aot.cache.link import check_symbols, link
 from cudnn_aot.errors import CompileError
@@ -156,3 +156,25 @@ def test_instructions_above_the_level(tmp_path: Path, instruction: str, lowest: 
         else:
             with pytest.raises(CompileError, match=f"which {level} does not have"):
                 check_instructions(output, level)
+
+
+LAUNCH = "return _cudaLaunchKernelEx(0, 0, 0);"
+DECLARED = "int _cudaLaunchKernelEx(); int _cudaMemsetAsync(); int _cudaGetDevice(int *);"
+
+
+@pytest.mark.parametrize(
+    ("body", "hooked"),
+    [
+        (LAUNCH, True),
+        ("int d; _cudaGetDevice(&d); " + LAUNCH, True),
+        ("_cudaMemsetAsync(0, 0, 0, 0); " + LAUNCH, False),
+        ("return 0;", False),
+    ],
+)
+def test_a_host_function_that_does_nothing_but_launch_has_a_hook(
+    tmp_path: Path, body: str, hooked: bool
+) -> None:
+    text = f"{DECLARED} int __tvm_ffi_kernel() {{ {body} }}"
+    made = link(object_file(tmp_path, text), tmp_path / "kernel.so", "cu12", True, "x86-64-v3")
+    exported = ["__tvm_ffi_kernel", launch_hook.NAME] if hooked else ["__tvm_ffi_kernel"]
+    assert elf.exported_symbols(made.data) == exported

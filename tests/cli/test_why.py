@@ -6,6 +6,9 @@ from pathlib import Path
 import gemm_graphs
 import pytest
 from cli_process import assert_one_line_error, linear_graph, run_cli, tree_digest, write_graph
+from cudnn_stand_in import CudnnStandIn
+
+from cudnn_aot.compiler.build import driver
 
 
 def test_a_planned_and_stored_graph_is_told_from_facts_to_store(
@@ -29,6 +32,23 @@ def test_a_planned_and_stored_graph_is_told_from_facts_to_store(
     places = [text.index(part) for part in ("family gemm", "Engines", "1 plan,", "The store")]
     assert places == sorted(places)
     assert tree_digest(built_store) == before
+
+
+def test_a_stored_plan_of_cudnn_s_is_told_too(
+    store_copy: Path, graph_files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    CudnnStandIn(monkeypatch)
+    driver.build(graph_files, ["cpu"], store_copy, engines=["cudnn"])
+    ask = ("why", graph_files[0], "-t", "cpu", "--store", store_copy)
+    text = run_cli(*ask).stdout
+    assert f"The store {store_copy} has this plan, and it is current" in text
+    assert (
+        "\n  it has cudnn's plan cudnn.eng4[KERNEL_CFG=3], whole:"
+        "\n    cuDNN was not asked whether it is current: name it among the engines\n"
+    ) in text
+    asked = run_cli(*ask, "--engines", "cudnn").stdout
+    assert f"The store {store_copy} has the native plan gemm.host.blocked, and it is" in asked
+    assert "whole:\n    cuDNN runs on GPUs, and target cpu has none\n" in asked
 
 
 def test_an_absent_graph_names_the_nearest_and_the_field(built_store: Path, tmp_path: Path) -> None:
@@ -68,8 +88,18 @@ def test_one_document(built_store: Path, graph_files: list[Path]) -> None:
     assert (document["format"], document["store"]) == (1, str(built_store))
     cpu, h200 = document["graphs"]
     assert (cpu["target"], h200["target"]) == ("cpu", "h200")
-    assert cpu["stored"]["held"] == "current" and cpu["stored"]["plan"] == cpu["plans"][0]["name"]
-    assert h200["stored"]["held"] == "absent" and h200["stored"]["other_targets"] == ["cpu"]
+    native, cudnn = cpu["stored"]["plans"]
+    name = cpu["plans"][0]["name"]
+    assert native == {
+        "provider": "native",
+        "held": "current",
+        "plan": name,
+        "is_declined": False,
+        "reasons": [],
+    }
+    assert (cudnn["provider"], cudnn["held"]) == ("cudnn", "absent")
+    assert [plan["held"] for plan in h200["stored"]["plans"]] == ["absent", "absent"]
+    assert h200["stored"]["other_targets"] == ["cpu"]
     engines = {engine["name"]: engine for engine in h200["engines"]}
     assert engines["gemm.sm90.persistent"] == {
         "id": 20_000,

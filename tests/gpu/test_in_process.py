@@ -239,4 +239,5 @@ def test_a_wrapped_graph_on_torch_tensors():
         y.set_output(True)
     it.result = g(a, b, bias)
     assert it.result.is_cuda and it.result.dtype is torch.bfloat16
+    it.graph.validate()  # the reference reads its types
     it.check()

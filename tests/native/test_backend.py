@@ -208,7 +208,8 @@ def test_a_scalar_of_a_type_without_a_place_in_memory():
 
 def test_a_device_is_prepared_once_and_its_context_is_current():
     """The context is asked of the driver by a plug-in; the process asserts what it saw."""
-    run("""
+    run(
+        """
 X = operand(1, [4])
 calls = []
 step = {"step": "backend", "blob": 0, "uids": [1]}
@@ -224,4 +225,6 @@ plan = _native.Plan(table([X], step, device="cuda"), [], None, [backend])
 plan.prepare(1)
 plan.execute({1: OnDevice((4,), 1)}, None, 0xABC)
 assert calls == [(1, False, 0, 0, 0xC1), (1, True, 1, 0xABC, 0xC1)], calls
-""")
+""",
+        stream_device=1,
+    )

@@ -7,6 +7,7 @@ import ctypes
 
 import numpy as np
 import pytest
+from exchange import BORROWING, NEWER, ReadOnly, Writable, publish
 from tables import operand, table
 
 from cudnn_aot import _native
@@ -214,122 +215,18 @@ def test_references_are_given_back():
     assert (sys.getrefcount(held), sys.getrefcount(PACKED)) == before
 
 
-# ---- __dlpack_c_exchange_api__, published here through ctypes -----------------------------------
-
-
-class Device(ctypes.Structure):
-    _fields_ = [("type", ctypes.c_int32), ("id", ctypes.c_int32)]
-
-
-class DType(ctypes.Structure):
-    _fields_ = [("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)]
-
-
-class DLTensor(ctypes.Structure):
-    _fields_ = [
-        ("data", ctypes.c_void_p),
-        ("device", Device),
-        ("ndim", ctypes.c_int32),
-        ("dtype", DType),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    ]
-
-
-class Managed(ctypes.Structure):
-    pass
-
-
-DELETER = ctypes.CFUNCTYPE(None, ctypes.POINTER(Managed))
-Managed._fields_ = [
-    ("major", ctypes.c_uint32),
-    ("minor", ctypes.c_uint32),
-    ("context", ctypes.c_void_p),
-    ("deleter", DELETER),
-    ("flags", ctypes.c_uint64),
-    ("tensor", DLTensor),
-]
-VIEW = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(DLTensor))
-OWN = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(ctypes.POINTER(Managed)))
-
-
-class Api(ctypes.Structure):
-    pass
-
-
-Api._fields_ = [
-    ("major", ctypes.c_uint32),
-    ("minor", ctypes.c_uint32),
-    ("previous", ctypes.POINTER(Api)),
-    ("allocate", ctypes.c_void_p),
-    ("own", OWN),
-    ("to_object", ctypes.c_void_p),
-    ("view", VIEW),
-    ("stream", ctypes.c_void_p),
-]
-
-
-class Exchanged:
-    def __init__(self, array, device=(1, 0), offset=0):
-        self.array, self.device, self.offset = array, device, offset
-        self.deleted = 0
-
-    def fill(self, out):
-        rank = self.array.ndim
-        self.axes = (ctypes.c_int64 * (2 * rank))(
-            *self.array.shape, *(s // self.array.itemsize for s in self.array.strides)
-        )
-        out.data = self.array.ctypes.data - self.offset
-        out.device = Device(*self.device)
-        out.ndim, out.dtype, out.byte_offset = rank, DType(2, 32, 1), self.offset
-        out.shape = ctypes.cast(self.axes, ctypes.POINTER(ctypes.c_int64))
-        strides = ctypes.addressof(self.axes) + 8 * rank
-        out.strides = ctypes.cast(strides, ctypes.POINTER(ctypes.c_int64))
-
-
-@VIEW
-def view(producer, out):
-    producer.fill(out.contents)
-    return 0
-
-
-@OWN
-def own(producer, out):
-    def delete(_):
-        producer.deleted += 1
-
-    managed = producer.managed = Managed(1, 1, None, DELETER(delete), 1)  # read-only
-    producer.fill(managed.tensor)
-    out[0] = ctypes.pointer(managed)
-    return 0
-
-
-def publish(api):
-    capsule = ctypes.pythonapi.PyCapsule_New
-    capsule.restype, capsule.argtypes = (
-        ctypes.py_object,
-        [ctypes.c_void_p, ctypes.c_char_p] + [ctypes.c_void_p],
-    )
-    made = capsule(ctypes.addressof(api), b"dlpack_exchange_api", None)
-    return type("Producer", (Exchanged,), {"__dlpack_c_exchange_api__": made})
-
-
-QUICK = Api(1, 3, None, None, own, None, view, None)
-OWNING = Api(1, 3, None, None, own, None, VIEW(0), None)
-NEWER = Api(2, 0, ctypes.pointer(QUICK), None, OWN(0), None, VIEW(0), None)
-
-
-@pytest.mark.parametrize("api", [QUICK, NEWER], ids=["version-1", "newer-with-version-1-behind"])
+@pytest.mark.parametrize(
+    "api", [BORROWING, NEWER], ids=["version-1", "newer-with-version-1-behind"]
+)
 def test_the_c_exchange(api):
     producer = publish(api)
     for held in (PACKED, WIDE):
-        assert seen(producer(held)) == described(held)
-        assert seen(producer(held, offset=16)) == described(held)
+        assert seen(producer.of(held)) == described(held)
+        assert seen(producer.of(held, offset=16)) == described(held)
 
 
 def test_the_c_exchange_without_borrowing():
-    producer = publish(OWNING)(PACKED)
+    producer = ReadOnly.of(PACKED)
     assert seen(producer) == described(PACKED)
     assert producer.deleted == 1
     with pytest.raises(RefusedError, match="read-only"):
@@ -337,21 +234,19 @@ def test_the_c_exchange_without_borrowing():
 
 
 def test_the_device_of_a_buffer():
-    producer = publish(QUICK)
     for device, name in (((2, 1), "cuda:1"), ((7, 0), "DLPack device type 7")):
         with pytest.raises(RefusedError, match=f"got {name}, want cpu") as refused:
-            seen(producer(PACKED, device))
+            seen(Writable.of(PACKED, device=device))
         assert (refused.value.rule, refused.value.operand) == ("device", 1)
     for device in ((3, 0), (13, 0)):  # pinned and managed memory, which the host reads
-        assert seen(producer(PACKED, device))[1] == [3, 1]
+        assert seen(Writable.of(PACKED, device=device))[1] == [3, 1]
 
 
 def test_devices_of_a_gpu_plan_are_compared_before_any_use_of_cuda():
-    producer = publish(QUICK)
     gpu = _native.Plan(table([X, operand(2, [2, 3], [3, 1])], device="cuda"))
     for a, b, operand_ in (
-        (producer(PACKED, (2, 0)), producer(PACKED, (2, 1)), 2),
-        (PACKED, producer(PACKED, (2, 0)), 1),
+        (Writable.of(PACKED, device=(2, 0)), Writable.of(PACKED, device=(2, 1)), 2),
+        (PACKED, Writable.of(PACKED, device=(2, 0)), 1),
     ):
         with pytest.raises(RefusedError) as refused:
             gpu.resolve({1: a, 2: b})

@@ -31,7 +31,8 @@ plan = make(fill(0, 4, slice="s"), fill(0x1234, 2, operand=1), fill(7, 1, operan
             fill(9, 4, operand=9))
 room = OnDevice((4096,), 1, 0x8000, "|u1")
 plan.execute({1: OnDevice((9, 4), 1)}, room, stream=0xABC)
-"""
+""",
+        stream_device=1,
     )
     fills = [line for line in log if line.startswith("fill")]
     where = "stream 0xabc context 0xc1"
@@ -130,7 +131,8 @@ assert two.workspace_bytes() == plan.workspace_bytes() < 4 * 1024 + 512
 two.execute({1: OnDevice((2, 4), 1)}, OnDevice((4096,), 1, 0x8000, "|u1"), stream=0xABC)
 plan.execute({1: OnDevice((5, 4), 1)}, OnDevice((4096,), 1, 0x8000, "|u1"), stream=0xABC)
 assert seen == [1], seen
-"""
+""",
+        stream_device=1,
     )
     assert len([line for line in log if line.startswith("fill")]) == 2
 
@@ -316,3 +318,33 @@ for device in (0, 1, 0, 1):
         for device in (0, 1, 0, 1)
     ]
     assert fills == sum(each, [])
+
+
+def test_a_stream_of_another_device_is_refused_each_time():
+    log = run(
+        PLAN
+        + """
+plan = make(fill(1, 1, slice="s"))
+for stream in (0xABC, 0xABC, 0xDEF):
+    try: plan.execute({1: OnDevice((9, 4), 1)}, 0x8000, stream)
+    except errors.RefusedError as error:
+        assert error.rule == "device", error.rule
+        assert str(error).startswith("stream: got one of cuda:0, want one of cuda:1"), error
+    else: raise AssertionError
+plan.execute({1: OnDevice((9, 4), 1)}, 0x8000)  # the default stream is that of the operands' device
+"""
+    )
+    assert [line.split(" stream ")[1] for line in log if "fill" in line] == ["(nil) context 0xc1"]
+
+
+def test_a_stream_that_cannot_be_asked_for_its_device():
+    run(
+        PLAN
+        + """
+plan = make(fill(1, 1, slice="s"))
+try: plan.execute({1: OnDevice((9, 4), 1)}, 0x8000, 0xABC)
+except errors.LaunchError as error: assert "cuStreamGetCtx failed" in str(error), error
+else: raise AssertionError
+""",
+        stream_error=400,
+    )

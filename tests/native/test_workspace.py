@@ -71,6 +71,7 @@ def aligned(size: int, shift: int = 0) -> np.ndarray:
         (aligned(104).view(np.float64), True),
         (bytes(1000), False),  # read-only
     ],
+    ids=lambda value: type(value).__name__,  # an address has no name of its own
 )
 def test_what_is_taken_as_workspace(workspace, fits):
     plan = sized(100, align=128)

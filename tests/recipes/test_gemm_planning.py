@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import gemm_graphs
 import pytest
@@ -10,6 +11,7 @@ from table_model import declared
 
 import cudnn_aot as cudnn
 from cudnn_aot import _native
+from cudnn_aot.compiler.graph.enums import heur_mode
 from cudnn_aot.compiler.planning import plan as planning
 from cudnn_aot.compiler.planning.engine import Refusal
 from cudnn_aot.compiler.planning.plan import plan_graph, plan_key
@@ -18,7 +20,13 @@ from cudnn_aot.compiler.target.target import load_target
 from cudnn_aot.errors import cudnnGraphNotSupportedError
 from cudnn_aot.recipes.gemm.config import GemmConfig
 from cudnn_aot.recipes.gemm.facts import analyze
-from cudnn_aot.recipes.gemm.heuristics import modelled_cycles, rank_sm90
+from cudnn_aot.recipes.gemm.heuristics import (
+    CONFIGS,
+    SPLITS,
+    best_sm90,
+    modelled_cycles,
+    rank_sm90,
+)
 
 H200, CPU = load_target("h200"), load_target("cpu")
 BF16, FLOAT = cudnn.data_type.BFLOAT16, cudnn.data_type.FLOAT
@@ -331,16 +339,17 @@ def test_broadcast_axes_have_stride_zero():
 
 def test_ranking_is_complete_and_best_first():
     facts = facts_of(gemm_graphs.plain("g", 4096, 4096, 4096))
-    ranked = [config for config, _ in rank_sm90([facts.extents], 132)]
-    cycles = modelled_cycles(ranked, facts.extents, 132)
-    assert cycles == sorted(cycles)
+    ranked = [config for config, _ in rank_sm90(facts.extents, 132)]
+    modelled = dict(zip(CONFIGS, modelled_cycles(SPLITS, facts.extents, 132), strict=True))
+    assert [modelled[config] for config in ranked] == sorted(modelled.values())
+    assert best_sm90([facts.extents], 132) == best_sm90([facts.extents] * 3, 132) == ranked[0]
     assert (ranked[0].tile_m, ranked[0].tile_n, ranked[0].splits) == (128, 256, 1)
     assert len(set(ranked)) == len(ranked)
 
 
 def test_few_tiles_and_a_long_k_are_split():
     facts = facts_of(gemm_graphs.plain("g", 16, 512, 16384))
-    best, _ = rank_sm90([facts.extents], 132)[0]
+    best = best_sm90([facts.extents], 132)
     assert (best.splits > 1, best.tile_m) == (True, 64)
 
 
@@ -433,9 +442,17 @@ def test_plan_key_follows_graph_target_and_planner(monkeypatch):
         plan_key(graph, load_target("h100")),
         plan_key(gemm_graphs.plain("g", 64, 64, 128), H200),
     ]
+    others += [
+        plan_key(
+            graph, replace(H200, **{name: f"{value}x" if isinstance(value, str) else value + 1})
+        )
+        for name, value in H200.descriptor().items()
+    ]
+    others.append(plan_key(graph, replace(H200, sm_count=float(H200.sm_count))))  # equal in Python
+    others.append(plan_key(graph, H200, modes=(heur_mode.FALLBACK, heur_mode.A)))
     monkeypatch.setattr(planning, "_source_digest", lambda family: "edited")
     others.append(plan_key(graph, H200))
-    assert len({key, *others}) == 4
+    assert len({key, *others}) == 1 + len(others)
 
 
 def test_a_constant_is_part_of_the_plan_and_no_operand():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 
 import gemm_graphs
 import pytest
@@ -12,12 +13,15 @@ from hypothesis import strategies as st
 from table_model import declared
 
 from cudnn_aot import _native
+from cudnn_aot.cache import source
+from cudnn_aot.cache.canonical import canonical_bytes
 from cudnn_aot.compiler.planning.knobs import knob_type
 from cudnn_aot.compiler.planning.plan_list import PlanList
 from cudnn_aot.compiler.planning.ranges import Ranges, narrow_facts
 from cudnn_aot.compiler.planning.tuning import load_tuning
 from cudnn_aot.compiler.target.target import load_target
 from cudnn_aot.errors import UsageError, cudnnGraphNotSupportedError
+from cudnn_aot.recipes.gemm import lowering
 from cudnn_aot.recipes.gemm.config import (
     KNOBS,
     MAX_SPLITS,
@@ -25,7 +29,7 @@ from cudnn_aot.recipes.gemm.config import (
     SM90_TILES,
     GemmConfig,
 )
-from cudnn_aot.recipes.gemm.heuristics import RANGE_ENDS, rank_sm90
+from cudnn_aot.recipes.gemm.heuristics import RANGE_ENDS, best_sm90
 from cudnn_aot.recipes.gemm.kernels import sm90 as kernel
 from cudnn_aot.recipes.gemm.sm90 import GemmSm90Persistent
 
@@ -162,6 +166,31 @@ def test_every_listed_plan_replays_to_itself(plan_lists, name):
     assert [fresh.name(index) for index in range(len(fresh))] == names
 
 
+def test_what_ranges_share_is_made_once(monkeypatch):
+    """The epilogue in the keys of all kernels, and the look at their sources."""
+    looked = []
+    real = source._current
+    monkeypatch.setattr(source, "_current", lambda *place: looked.append(place[0]) or real(*place))
+    plans = listed(GRAPHS["from-1"]())
+    kernels = plans.lower(0).kernels
+    assert len(plans.entry(0).parts) > 2 and len(kernels) > 2
+    assert sorted(looked) == sorted({kernel.template for kernel in kernels})
+    assert len({id(kernel.params["epilogue"]) for kernel in kernels}) == 1
+
+
+def test_epilogues_that_are_equal_in_python_are_not_taken_for_each_other(plan_lists):
+    """1 and 1.0 are different attributes, so they are of different kernels."""
+    facts = plan_lists["from-1"].facts
+    (variant,) = lowering.variants(facts)
+    found = []
+    for value in (1, 1.0, True):
+        nodes = tuple(replace(node, attrs=(("x", value),)) for node in facts.epilogue.nodes)
+        changed = replace(facts, epilogue=replace(facts.epilogue, nodes=nodes))
+        found.append(lowering.kernel_parts(changed, variant).epilogue)
+    assert found[0] == found[1] == found[2]
+    assert len({canonical_bytes(each) for each in found}) == 3
+
+
 def test_a_plan_of_ranges_counts_those_that_it_has(plan_lists):
     """Neighbours with the same schedule are one range."""
     for plans in plan_lists.values():
@@ -193,7 +222,7 @@ def test_a_hint_decides_the_range_that_it_lies_in():
         last = max(with_hint)
         assert last <= hint
         assert facts.extents == {"batch": 1, "m": hint, "n": 1024, "k": 512}
-        assert with_hint[last][1] == rank_sm90([facts.extents], H200.sm_count)[0][0]
+        assert with_hint[last][1] == best_sm90([facts.extents], H200.sm_count)
         chosen.add(with_hint[last][1])
         below = {low: part for low, part in without.items() if part[0] <= 1024}
         assert below and below.items() <= with_hint.items()  # the other ranges do not see it

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import cpp_server
 import numpy as np
 import pytest
 
@@ -131,6 +132,18 @@ def test_serve_from_a_moved_read_only_store(
     finally:
         for path in folders:
             path.chmod(0o755)
+
+
+def test_serve_from_cpp(serving_python: Path, store_copy: Path, tmp_path: Path) -> None:
+    """The wheel has all that building takes, and finds the library that it requires."""
+    server = cpp_server.build(tmp_path / "server", serving_python)
+    assert str(site_packages(serving_python)) in run("ldd", server)
+    done = cpp_server.serve(server, "up M=17\n", "--store", store_copy, "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    reader = StoreReader(store_copy)
+    pointer = reader.pointer("cpu", reader.name("cpu", "up")["graph_key"])
+    graph = graph_json.loads(reader.blob(pointer["graph"]).decode())
+    cpp_server.check_outputs(graph, {"M": 17}, f"{tmp_path}/1")
 
 
 IN_PROCESS = """

@@ -6,7 +6,7 @@ import pytest
 from cuda_stand_in import run
 from served_store import put_plan, small_store
 
-from cudnn_aot import errors, runtime
+from cudnn_aot import _native, errors, runtime
 from cudnn_aot.cache.writer import StoreWriter
 from cudnn_aot.runtime import requirements
 from cudnn_aot.runtime.plan import _device_index, find_ffi
@@ -72,9 +72,9 @@ def test_devices(change, message):
 
 def test_this_host():
     Requirements(
-        host_triple=requirements.host_triple(),
-        host_level=requirements.host_level(),
-        glibc_min=requirements.glibc_version(),
+        host_triple=requirements.this_host().triple,
+        host_level=requirements.this_host().level,
+        glibc_min=requirements.this_host().glibc,
     ).check_host("plan 'x'")
     Requirements().check_host("plan 'x'")
 
@@ -99,9 +99,10 @@ def test_a_host_that_does_not_do_is_refused_before_anything_is_loaded(
 
 
 def test_a_lower_level_names_the_missing_flags(monkeypatch):
-    flags = {flag for _, level in requirements._LEVEL_FLAGS[:2] for flag in level} | {"avx"}
-    monkeypatch.setattr(requirements, "cpu_flags", lambda: frozenset(flags))
-    assert requirements.host_level() == "x86-64-v2"
+    flags = "cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3 avx".split()
+    host = _native.Host("x86_64-linux-gnu", "2.36", flags)
+    monkeypatch.setattr(requirements, "this_host", lambda: host)
+    assert host.level == "x86-64-v2"
     Requirements(host_level="x86-64-v2").check_host("plan 'x'")
     with pytest.raises(
         errors.RequirementError,

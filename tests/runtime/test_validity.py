@@ -21,7 +21,7 @@ GPU_NEEDS = {
     "smem_optin_bytes": 232448,
     "driver_min": 12090,
     "sm_count": 132,
-    "host_triple": requirements.host_triple(),
+    "host_triple": requirements.this_host().triple,
     "host_level": "x86-64-v2",
     "glibc_min": "2.28",
 }

@@ -25,7 +25,40 @@ static int setting(const char *name, int otherwise) {
 
 static _Thread_local int current_device;
 
+typedef struct { uint32_t grid[3], block[3]; size_t smem; void *stream; void *attributes; unsigned count; } Config;
 #ifdef DRIVER
+/* Kernel handles 1 to 3 have these parameters; their functions are 0xF1 to 0xF3. */
+static const size_t kernel_params[][4] = {{0}, {16, 4, 8}, {8, 8}, {12, 8}};
+int cuKernelGetParamInfo(const void *kernel, size_t index, size_t *offset, size_t *size) {
+  intptr_t handle = (intptr_t)kernel;
+  if (setting("param_info_error", 0)) return setting("param_info_error", 0);
+  if (handle > 3) return 1;
+  if (index > 3 || kernel_params[handle][index] == 0) return 1;
+  for (size_t i = 0, next = 0; i <= index; ++i) {
+    *size = kernel_params[handle][i];
+    *offset = *size == 8 ? (next + 7) / 8 * 8 : next;
+    next = *offset + *size;
+  }
+  return 0;
+}
+int cuKernelGetFunction(void **function, const void *kernel) {
+  *function = (void *)((intptr_t)kernel + 0xF0);
+  return setting("function_error", 0);
+}
+int cuLaunchKernelEx(const Config *config, const void *function, void **args, void **extra) {
+  int error = setting("launch_error", setting("refuse", 0));
+  if (error) return error;
+  unsigned char params[64] = {0};
+  size_t offset, bytes = 0;
+  const void *kernel = (const void *)((intptr_t)function & 0xF);
+  for (size_t i = 0; cuKernelGetParamInfo(kernel, i, &offset, &bytes) == 0; ++i) {
+    memcpy(params + offset, args ? args[i] : (char *)extra[1] + offset, bytes);
+  }
+  char text[129] = "";
+  for (int i = 0; i < 64; ++i) sprintf(text + 2 * i, "%02x", params[i]);
+  say("driver launch %p grid %u stream %p params %s", function, config->grid[0], config->stream, text);
+  return 0;
+}
 static _Thread_local void *stack[8];
 static _Thread_local int depth;
 int cuInit(unsigned flags) { return 0; }
@@ -37,6 +70,12 @@ int cuDevicePrimaryCtxRetain(void **context, int device) {
 }
 int cuCtxPushCurrent_v2(void *context) { stack[depth++] = context; return 0; }
 int cuCtxPopCurrent_v2(void **context) { *context = stack[--depth]; return 0; }
+int cuCtxGetCurrent(void **context) { *context = depth ? stack[depth - 1] : NULL; return 0; }
+int cuCtxGetDevice(int *device) { *device = (int)(intptr_t)stack[depth - 1] - 0xC0; return 0; }
+int cuStreamGetCtx(void *stream, void **context) {
+  *context = (void *)(intptr_t)(0xC0 + setting("stream_device", 0));
+  return setting("stream_error", 0);
+}
 int cuGetErrorString(int code, const char **text) { *text = "stand-in error"; return 0; }
 static int fill(int width, unsigned long long data, unsigned value, size_t count, void *stream) {
   say("fill%d %llx value %x count %zu stream %p context %p", width, data, value, count, stream,
@@ -85,7 +124,6 @@ int cudaGetDriverEntryPointByVersion(const char *name, void **pointer, unsigned 
   if (status) *status = 0;
   return 0;
 }
-typedef struct { uint32_t grid[3], block[3]; size_t smem; void *stream; void *attributes; unsigned count; } Config;
 int cudaLaunchKernelExC(const Config *config, const void *function, void **args) {
   say("launch grid %u %u %u stream %p device %d", config->grid[0], config->grid[1], config->grid[2],
       config->stream, current_device);

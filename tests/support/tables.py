@@ -9,6 +9,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from cudnn_aot.cache import launch_hook
+
 Json = dict[str, Any]
 
 
@@ -20,6 +22,18 @@ def library(version: int = 1) -> bytes:
         source = Path(__file__).with_name("c_kernels.c")
         flags = ["-shared", "-fPIC", "-O1", f"-DVERSION={version}"]
         subprocess.run([shutil.which("cc") or "cc", *flags, source, "-o", output], check=True)
+        return output.read_bytes()
+
+
+@functools.cache
+def launching_library() -> bytes:
+    """The shared library of ``launching_kernels.c``, linked with the launch hook of GPU kernels."""
+    with tempfile.TemporaryDirectory() as folder:
+        output, hook = Path(folder) / "kernels.so", Path(folder) / "hook.c"
+        hook.write_text(launch_hook.SOURCE)
+        source = Path(__file__).with_name("launching_kernels.c")
+        command = [shutil.which("cc") or "cc", "-shared", *launch_hook.FLAGS, source, hook]
+        subprocess.run([*command, "-o", output], check=True)
         return output.read_bytes()
 
 

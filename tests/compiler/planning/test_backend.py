@@ -15,9 +15,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from exchange import Writable
 from frontend_wheel import real_frontend  # noqa: F401  (a fixture)
 
 from cudnn_aot import _native
+from cudnn_aot.compiler.formats.load import load_graphs
 from cudnn_aot.compiler.graph.enums import behavior_note
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.planning import backend
@@ -37,6 +39,7 @@ from cudnn_aot.compiler.planning.backend import (
 from cudnn_aot.compiler.planning.engine import Refusal
 from cudnn_aot.compiler.planning.knobs import knob_type
 from cudnn_aot.compiler.target.target import load_target
+from cudnn_aot.errors import RefusedError
 
 H200 = load_target("h200")
 DEVICE = Device((9, 0), 132, 13010)
@@ -230,6 +233,7 @@ def test_the_frontend_without_cudnn(real_frontend: Path) -> None:  # noqa: F811
 import json
 from cudnn_aot.compiler.planning import backend
 from cudnn_aot.compiler.target.target import load_target
+from cudnn_aot.errors import RefusedError
 backend._device = lambda: backend.Device((9, 0), 132, 13010)
 print(json.dumps(backend.find_backend(load_target("h200")).reason))
 """
@@ -258,6 +262,8 @@ def test_ops_that_cudnn_does_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(refusal, Refusal) and refusal.reason.startswith("symbolic extents (M)")
 
 
+PEER = Path(__file__).parents[2] / "data" / "peer_graphs"
+UINT8 = (1, 8, 1)
 PLAN = BackendPlan(4, (("KERNEL_CFG", 3),), "eng4", b"blob", (1, 2, 5, 9), 4096, ())
 
 
@@ -282,11 +288,32 @@ def test_the_launch_table_is_one_that_the_executor_takes() -> None:
 
 
 def test_a_type_that_a_table_cannot_name() -> None:
-    graph = Graph("g", "FP4_E2M1", "FLOAT", "FLOAT")
+    graph = Graph("g", "FP8_E5M3", "FLOAT", "FLOAT")
     graph.identity(graph.tensor([4, 8], name="x")).set_output(True)
     graph.validate()
     refusal = backend_table(graph, PLAN)
-    assert isinstance(refusal, Refusal) and "of type FP4_E2M1" in refusal.reason
+    assert isinstance(refusal, Refusal) and "of type FP8_E5M3" in refusal.reason
+
+
+def test_a_table_of_4_bit_operands_and_reordered_scales() -> None:
+    """Declarations are in elements, strides of a call in slots."""
+    (graph,) = load_graphs(PEER / "real_programs" / "fi_mm_fp4_m512.json")
+    entry = backend_table(graph, replace(PLAN, uids=(1, 2, 3, 4, 5, 9)))
+    assert isinstance(entry, dict)
+    operands = {operand["uid"]: operand for operand in entry["operands"]}
+    assert operands[1]["stride"] == [3670016, 7168, 1]
+    assert [uid for uid in operands if "reordering_type" in operands[uid]] == [3, 4]
+    plan = _native.Plan(entry | {"device": "cpu"})
+    matrices = {
+        1: Writable(4096, (512, 3584), None, UINT8),
+        2: Writable(4096, (3584, 1024), (1, 3584), UINT8),
+    }
+    bindings = dict.fromkeys((3, 4, 5, 9), 4096) | matrices
+    assert plan.resolve(bindings)["operands"][2]["stride"] == [3670016, 1, 3584]
+    for stride in ((3600, 1), (1, 512)):
+        with pytest.raises(RefusedError) as refused:
+            plan.resolve(bindings | {1: Writable(4096, (512, 3584), stride, UINT8)})
+        assert (refused.value.rule, refused.value.operand) == ("equal", 1)
 
 
 def test_what_a_plan_requires(found: Backend) -> None:

@@ -68,6 +68,8 @@ def test_opensource_has_no_entry_and_says_so(cudnn: CudnnStandIn) -> None:
         "cudnn: it lists no plan in mode OPENSOURCE, where it chooses by itself"
     ]
     assert len(plan_list([OPENSOURCE, B, A])) == 2 and cudnn.asked == [("B", "A")]
+    ours = PlanList(product(), H200, (OPENSOURCE,), backend=Cudnn(), needs_compiler=False)
+    assert len(ours) > 1 and {ours.name(i).partition(".")[0] for i in range(len(ours))} == {"gemm"}
 
 
 def test_why_this_machine_offers_none(cudnn: CudnnStandIn) -> None:

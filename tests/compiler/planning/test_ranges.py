@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from standin import ONE, TUNED, relu_graph
+from standin import ONE, TUNED, TWO, relu_graph
 from table_model import declared
 
 from cudnn_aot import _native
 from cudnn_aot.compiler.graph.extents import Symbol
-from cudnn_aot.compiler.planning.engine import Lowering, PlanConfig
+from cudnn_aot.compiler.planning.engine import Lowering, PlanConfig, Refusal
 from cudnn_aot.compiler.planning.plan_list import PlanList
 from cudnn_aot.compiler.planning.ranges import (
     Range,
@@ -23,7 +23,7 @@ from cudnn_aot.compiler.planning.ranges import (
     narrow,
 )
 from cudnn_aot.compiler.target.target import load_target
-from cudnn_aot.errors import RefusedError
+from cudnn_aot.errors import RefusedError, cudnnGraphNotSupportedError
 
 PLAN = PlanConfig(ONE)
 A, B = Symbol(min=0, max=11), Symbol(min=2, max=7)
@@ -418,3 +418,99 @@ def test_workspace_bound_follows_the_guards(standin):
     plans = PlanList(relu_graph("M", symbols={"M": {"min": 0, "max": 10_000}}), load_target("cpu"))
     plans._engines[TUNED] = Sized()
     assert plans.workspace_bytes(0) == 4096  # and not 80,000: the other branch ends at M = 9
+
+
+# --- several plans for a range -------------------------------------------------------------------
+
+
+def choosy(standin, *declining):
+    """A plan of two ranges, the second of which has two plans more; then a plan for all."""
+
+    class Tuned(standin.Tuned):
+        def lower(self, facts, knobs, target):
+            if knobs in declining:
+                return Refusal(f"no {knobs}")
+            return super().lower(facts, knobs, target)
+
+    first, second, third = (PlanConfig(TUNED, standin.Knobs(64, n), f"no. {n}") for n in (1, 2, 3))
+    low = Range((("M", 0, 9),), first)
+    high = Range((("M", 10, 99),), second, (third, PlanConfig(ONE, None, "always works")))
+    standin.SCRIPT.proposals = {"A": [Ranges((low, high)), PlanConfig(TWO)], "FALLBACK": []}
+    plans = PlanList(relu_graph("M", symbols={"M": {"min": 0, "max": 99}}), load_target("cpu"))
+    plans._engines[TUNED] = Tuned()
+    return plans
+
+
+@pytest.mark.parametrize(
+    ("declining", "taken", "why"),
+    [
+        ((), "standin.tuned[STAGES=2, TILE_M=64]", "no. 2"),
+        (
+            (2,),
+            "standin.tuned[STAGES=3, TILE_M=64]",
+            "standin.tuned[STAGES=2, TILE_M=64] declines: no 64x2; no. 3",
+        ),
+        (
+            (2, 3),
+            "standin.one",
+            "standin.tuned[STAGES=3, TILE_M=64] declines: no 64x3; always works",
+        ),
+    ],
+    ids=["first", "second", "third"],
+)
+def test_a_range_whose_plan_declines_takes_its_next(standin, declining, taken, why):
+    plans = choosy(standin, *(standin.Knobs(64, n) for n in declining))
+    index, planned = plans.walk(lambda planned: planned)
+    assert index == 0 and [part.bounds for part in planned.ranges] == [
+        {"M": (0, 9)},
+        {"M": (10, 99)},
+    ]
+    low, high = plans.ranges(0)
+    assert low == ("M=0..9", "standin.tuned[STAGES=1, TILE_M=64]", "no. 1")
+    assert high == ("M=10..99", taken, why)
+    assert plans.name(0) == f"M=0..9: {low[1]}; M=10..99: {taken}"
+    assert planned.ranges[1].engine_name == taken.partition("[")[0]
+    call = _native.Plan(planned.table).resolve({1: 1 << 20, 2: 1 << 20}, symbols={"M": 50})
+    assert (
+        call["branch"] == f"fast {None if taken == 'standin.one' else '64x' + taken[21]} M=10..99"
+    )
+    again = choosy(standin)  # what was taken is recorded and built again, whatever came before it
+    assert again._lower_ranges(again.entry(again.append_planned(planned))).table == planned.table
+
+
+def test_a_range_without_a_plan_left_hands_on_to_the_next_of_the_list(standin):
+    plans = choosy(standin, *(standin.Knobs(64, n) for n in (2, 3)))
+    standin.SCRIPT.acts["standin.one", "lower"] = NotImplementedError("nor this")
+    index, planned = plans.walk(lambda planned: planned)
+    assert (index, planned.engine_name, planned.ranges) == (1, "standin.two", ())
+    standin.SCRIPT.acts["standin.two", "lower"] = ImportError("no such module", name="absent")
+    with pytest.raises(cudnnGraphNotSupportedError) as error:
+        choosy(standin, *(standin.Knobs(64, n) for n in (2, 3))).walk(lambda planned: planned)
+    said = [reason.partition(": range ")[2] for reason in error.value.reasons[-4:-1]]
+    assert said == ["M=10..99: no 64x2", "M=10..99: no 64x3", "M=10..99: nor this"]
+    assert error.value.reasons[-1].startswith("standin.two: module 'absent' is not installed")
+    assert not error.value.is_lasting
+
+
+def test_a_pinned_plan_of_ranges_is_that_plan_or_none(standin):
+    plans = choosy(standin, standin.Knobs(64, 2))
+    plans.select(0)
+    for build in (plans.walk, lambda build: plans.build_at(0, build)):
+        with pytest.raises(cudnnGraphNotSupportedError, match=r"range M=10..99: no 64x2"):
+            build(lambda planned: planned)
+    assert "STAGES=2" in plans.name(0)
+
+
+def test_what_a_range_takes_instead_may_be_excluded(standin):
+    plans = choosy(standin, *(standin.Knobs(64, n) for n in (2, 3)))
+    plans.deselect_engines(["standin.one"])
+    index, planned = plans.walk(lambda planned: planned)
+    assert (index, planned.engine_name) == (1, "standin.two")
+
+
+def test_a_range_may_only_take_what_was_offered(standin):
+    gone = PlanConfig(20_999)
+    whole = Range((("M", 0, 99),), PlanConfig(ONE), (gone,))
+    standin.SCRIPT.proposals = {"A": [Ranges((whole,))]}
+    with pytest.raises(ValueError, match="engine 20999, not offered"):
+        PlanList(relu_graph("M", symbols={"M": {"min": 0, "max": 99}}), load_target("cpu"))

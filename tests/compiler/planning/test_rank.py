@@ -78,6 +78,21 @@ def test_opensource_has_no_backend_but_the_entry_that_delegates():
     assert ranked([OPENSOURCE], {"A": [OURS]}) == [OURS, O9]
 
 
+@pytest.mark.parametrize(
+    ("modes", "expected"),
+    [
+        ([OPENSOURCE, A, FALLBACK], [OURS, O9, A1, A2, LAST, F4]),
+        ([A, OPENSOURCE], [O9, A1, A2, OURS]),
+        ([FALLBACK, OPENSOURCE], [LAST, O9, F4, OURS]),
+        ([A, FALLBACK], [A1, A2, OURS, LAST, F4]),
+    ],
+    ids=["coverage", "after A", "after FALLBACK", "not asked"],
+)
+def test_the_entry_that_delegates_is_of_no_mode_and_leads_the_backends(modes, expected):
+    """It never leads ours: where the engines it stands for decline, it runs a plan of cuDNN's."""
+    assert ranked(modes, {"A": [BACKEND, OURS], "FALLBACK": [LAST]}) == expected
+
+
 def test_several_modes_follow_each_other():
     by_kind = {"A": [OURS, BACKEND], "FALLBACK": [BACKEND, LAST]}
     assert ranked([FALLBACK, B, A], by_kind) == [F4, LAST, OURS, B3, A1, A2]

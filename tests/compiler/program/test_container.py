@@ -210,6 +210,7 @@ def test_requirements_are_checked_before_anything_is_loaded(data, monkeypatch):
         raise AssertionError("loaded")
 
     monkeypatch.setattr(_native, "load_kernel", load)
-    monkeypatch.setattr(requirements, "cpu_flags", lambda: frozenset({"sse2"}))
+    host = _native.Host("x86_64-linux-gnu", "2.36", {"sse2"})
+    monkeypatch.setattr(requirements, "this_host", lambda: host)
     with pytest.raises(RequirementError, match="host level: requires x86-64-v3"):
         cudnn.pygraph().deserialize(data)

@@ -1,0 +1,46 @@
+"""The launch hook of a GPU kernel: the function that its launches try before the CUDA runtime.
+
+The linked kernel exports the pointer ``NAME``, null until a process that serves sets it. The
+function is called as cuLaunchKernelEx; configuration and kernel handle of the runtime are those of
+the driver, which saves the runtime's part of a launch. What it refuses, the runtime launches or
+names. The process may also record a launch there in place of making it, so that a call of the
+kernel has no effect. Hence only a kernel whose host function does nothing but launch has a hook.
+"""
+
+from __future__ import annotations
+
+from cudnn_aot.cache import elf
+
+NAME = "cudnn_aot_launch"
+
+FLAGS = (
+    "-O2",
+    "-fPIC",
+    "-fno-stack-protector",
+    "-fno-asynchronous-unwind-tables",
+    "-Wl,--wrap=cudaLaunchKernelExC",
+    "-Wl,-Bsymbolic",  # each kernel has a pointer of its own
+)
+SOURCE = f"""\
+typedef int Launch(const void *config, const void *kernel, void **params, void **extra);
+Launch *{NAME};
+int __real_cudaLaunchKernelExC(const void *, const void *, void **);
+int __wrap_cudaLaunchKernelExC(const void *config, const void *kernel, void **params) {{
+  Launch *launch = {NAME};
+  if (launch && launch(config, kernel, params, 0) == 0) return 0;
+  return __real_cudaLaunchKernelExC(config, kernel, params);
+}}
+"""
+
+# What host functions call of the DSL's device runtime: launches, queries, and the loading of code.
+_HARMLESS = frozenset(
+    "_cudaLaunchKernelEx _cudaGetDevice _cudaDeviceGetAttribute _cuKernelGetAttribute "
+    "_cudaLibraryLoadData _cudaLibraryGetKernel _cudaFuncSetAttribute _cudaSetDevice "
+    "_cudaKernelSetAttributeForDevice _cuTensorMapEncodeTiled _cuTensorMapEncodeIm2col".split()
+)
+
+
+def fits(kernel: bytes) -> bool:
+    """Whether the host functions of an object do nothing but launch."""
+    called = {name for name in elf.undefined_symbols(kernel) if name.startswith("_cu")}
+    return "_cudaLaunchKernelEx" in called and called <= _HARMLESS

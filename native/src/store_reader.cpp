@@ -1,0 +1,372 @@
+#include "store_reader.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <set>
+
+#include "error.h"
+#include "json.h"
+#include "sha256.h"
+#include "text.h"
+
+namespace cudnn_aot {
+namespace {
+
+constexpr int64_t kFormat = 1;
+constexpr char kStoreFile[] = "store.json";
+constexpr size_t kMaxNameBytes = 240;  // a file name has 255, and ".json" must fit
+constexpr std::string_view kJson = ".json";
+
+// ---- Files ----------------------------------------------------------------------------------
+
+// All bytes of a regular file that is no link; the number of an error otherwise.
+int ReadRegular(const std::string& path, std::string* out) {
+  // Without O_NONBLOCK opening a FIFO waits for somebody to write into it.
+  int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
+  if (fd < 0) return errno;
+  struct stat status;
+  int error = fstat(fd, &status) != 0 ? errno : S_ISREG(status.st_mode) ? 0 : EINVAL;
+  out->resize(error == 0 ? static_cast<size_t>(status.st_size) + 1 : 0);
+  size_t size = 0;
+  while (error == 0) {
+    ssize_t got = read(fd, out->data() + size, out->size() - size);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) error = errno;
+    if (got <= 0) break;
+    size += static_cast<size_t>(got);
+    if (size == out->size()) out->resize(2 * size);
+  }
+  close(fd);
+  out->resize(size);
+  return error;
+}
+
+// What an error says of something that is no file of a store, whoever asks; null for others.
+const char* WhyNoFile(int error) {
+  switch (error) {
+    case ELOOP:
+      return "it is a symbolic link";
+    case EISDIR:
+    case EINVAL:
+    case ENXIO:  // a socket
+      return "it is not a regular file";
+    case ENOTDIR:
+      return "what should be its folder is none";
+    default:
+      return nullptr;
+  }
+}
+
+// ---- Names ----------------------------------------------------------------------------------
+
+// A path as it is shown: without empty components and those that are '.'.
+std::string Tidy(const std::string& path) {
+  std::string out;
+  for (size_t at = 0; at < path.size();) {
+    size_t end = std::min(path.find('/', at), path.size());
+    std::string part = path.substr(at, end - at);
+    if (!part.empty() && part != ".") out += (out.empty() && path[0] != '/' ? "" : "/") + part;
+    at = end + 1;
+  }
+  if (!out.empty()) return out;
+  return path[0] == '/' ? "/" : ".";
+}
+
+// A graph or target name as one file name: percent-encoded, never hidden, never a path.
+std::string Percent(const std::string& name) {
+  constexpr std::string_view kPlain = "_.-~ +,=@()[]";
+  constexpr char kDigits[] = "0123456789ABCDEF";
+  std::string out;
+  for (char c : name) {
+    auto byte = static_cast<unsigned char>(c);
+    bool is_hidden = c == '.' && out.empty();
+    if (byte < 0x80 && !is_hidden && (std::isalnum(byte) || kPlain.find(c) != kPlain.npos)) {
+      out += c;
+    } else {
+      out += {'%', kDigits[byte >> 4], kDigits[byte & 15]};
+    }
+  }
+  return out;
+}
+
+bool IsFileName(const std::string& coded) {
+  return !coded.empty() && coded.size() <= kMaxNameBytes;
+}
+
+std::string EncodeName(const std::string& what, const std::string& name) {
+  std::string coded = Percent(name);
+  if (IsFileName(coded)) return coded;
+  throw StoreFailure(Code::kUsage, "bad " + what + " " + Quoted(name) + ": got " +
+                                       std::to_string(coded.size()) + " bytes, want 1 to " +
+                                       std::to_string(kMaxNameBytes));
+}
+
+// The name behind a file name; false when no name is written this way.
+bool DecodeName(const std::string& coded, std::string* out) {
+  out->clear();
+  for (size_t i = 0; i < coded.size(); ++i) {
+    bool is_code = coded[i] == '%' && i + 2 < coded.size() && std::isxdigit(coded[i + 1]) &&
+                   std::isxdigit(coded[i + 2]);
+    *out += is_code ? static_cast<char>(std::stoi(coded.substr(i + 1, 2), nullptr, 16)) : coded[i];
+    if (is_code) i += 2;
+  }
+  return IsUtf8(*out) && IsFileName(coded) && Percent(*out) == coded;
+}
+
+const std::string& NeedDigest(const char* what, const std::string& text) {
+  if (IsDigest(text)) return text;
+  throw StoreFailure(Code::kUsage,
+                     std::string("bad ") + what + ": got " + Quoted(text) + ", want 64 hex digits");
+}
+
+std::string BlobPath(const std::string& digest) {
+  NeedDigest("blob digest", digest);
+  return "blobs/sha256/" + digest.substr(0, 2) + "/" + digest;
+}
+
+std::string PointerPath(const std::string& target, const std::string& graph_key) {
+  return "plans/" + EncodeName("target", target) + "/" + NeedDigest("graph key", graph_key) +
+         ".json";
+}
+
+std::string NamePath(const std::string& target, const std::string& name) {
+  return "names/" + EncodeName("target", target) + "/" + EncodeName("graph name", name) + ".json";
+}
+
+// Whether a file is a document, of what name.
+bool IsDocument(const std::string& file, std::string* stem) {
+  if (file.size() < kJson.size()) return false;
+  size_t end = file.size() - kJson.size();
+  *stem = file.substr(0, end);
+  return file.compare(end, kJson.size(), kJson) == 0;
+}
+
+bool IsPointerFile(const std::string& file) {
+  std::string stem;
+  return IsDocument(file, &stem) && IsDigest(stem);
+}
+
+bool IsNameFile(const std::string& file, std::string* name) {
+  std::string stem;
+  return IsDocument(file, &stem) && DecodeName(stem, name);
+}
+
+// ---- Documents ------------------------------------------------------------------------------
+
+std::string ShownNumber(const Value* value) {
+  return value == nullptr                      ? "None"
+         : value->kind == Value::Kind::kString ? Quoted(value->string)
+                                               : CanonicalJson(*value);
+}
+
+// The document, seal checked; `fault` says what is wrong.
+bool ParseDocument(const std::string& data, Value* out, std::string* fault) {
+  try {
+    *out = ParseJson(data);
+  } catch (const JsonError&) {
+    *fault = "not JSON";
+    return false;
+  }
+  if (out->kind != Value::Kind::kObject) {
+    *fault = "not a JSON object";
+    return false;
+  }
+  const Value* version = out->Find("format");
+  bool is_number = version != nullptr && version->kind == Value::Kind::kInt;
+  if (is_number && version->integer > kFormat) {
+    *fault = "format " + std::to_string(version->integer) + " is newer than " +
+             std::to_string(kFormat) + ", which this version reads";
+    return false;
+  }
+  const Value* digest = out->Find("digest");
+  bool is_sealed = digest != nullptr && CanonicalJson(*out) + "\n" == data &&
+                   Sha256Hex(CanonicalJson(*out, "digest")) == digest->string;
+  if (!is_sealed) {
+    *fault = "the content does not match its digest";
+  } else if (!is_number || version->integer != kFormat) {
+    *fault = "format is " + ShownNumber(version) + ", want " + std::to_string(kFormat);
+  }
+  return fault->empty();
+}
+
+bool States(const Value& document, const char* field, const std::string& text) {
+  const Value* found = document.Find(field);
+  return found != nullptr && found->kind == Value::Kind::kString && found->string == text;
+}
+
+[[noreturn]] void NotAStore(const std::string& message) {
+  throw StoreFailure(Code::kNotAStore, message);
+}
+
+void CheckFormat(const std::string& path) {
+  std::string file = path + "/" + kStoreFile;
+  std::string data;
+  int error = ReadRegular(file, &data);
+  struct stat status;
+  if (error == ENOENT || error == ENOTDIR) {
+    if (stat(path.c_str(), &status) != 0) {
+      NotAStore("no store at " + Quoted(path) + ": there is no such folder");
+    }
+    NotAStore(Quoted(path) + " is not a store: it has no " + kStoreFile);
+  }
+  if (error != 0) {
+    const char* reason = error == EINVAL ? WhyNoFile(error) : std::strerror(error);
+    NotAStore("cannot read " + Quoted(file) + ": " + reason);
+  }
+  std::string what = Quoted(path) + " is not a store: " + kStoreFile;
+  Value document;
+  try {
+    document = ParseJson(data);
+  } catch (const JsonError&) {
+    NotAStore(what + " is no JSON");
+  }
+  const Value* version = document.Find("format");
+  if (version == nullptr || version->kind != Value::Kind::kInt || version->integer < 1) {
+    NotAStore(what + " states no format number");
+  }
+  if (version->integer > kFormat) {
+    NotAStore("store " + Quoted(path) + " has format " + std::to_string(version->integer) +
+              ", this version of cudnn-aot reads format " + std::to_string(kFormat) +
+              ": update cudnn-aot");
+  }
+}
+
+}  // namespace
+
+bool IsDigest(const std::string& text) {
+  return text.size() == 64 && text.find_first_not_of("0123456789abcdef") == text.npos;
+}
+
+StoreReader::StoreReader(const std::string& path) : path_(Tidy(path)) { CheckFormat(path_); }
+
+void StoreReader::Damaged(const std::string& relative, const std::string& what) const {
+  throw StoreFailure(Code::kDamaged, path_ + "/" + relative + " is damaged: " + what);
+}
+
+std::string StoreReader::Read(const std::string& relative, const std::string& what) const {
+  std::string file = path_ + "/" + relative;
+  std::string data;
+  int error = ReadRegular(file, &data);
+  if (error == 0) return data;
+  if (error == ENOENT) {
+    throw StoreFailure(Code::kNotInStore, what + " is not in the store " + Quoted(path_));
+  }
+  if (const char* reason = WhyNoFile(error)) Damaged(relative, reason);
+  std::string reason = std::strerror(error);
+  std::transform(reason.begin(), reason.end(), reason.begin(),
+                 [](char c) { return std::tolower(c); });
+  throw StoreFailure(Code::kStore, "cannot read " + Quoted(file) + ": " + reason);
+}
+
+Value StoreReader::Document(const std::string& relative, const std::string& what) const {
+  Value out;
+  std::string fault;
+  if (!ParseDocument(Read(relative, what), &out, &fault)) Damaged(relative, fault);
+  return out;
+}
+
+std::string StoreReader::Blob(const std::string& digest) const {
+  std::string relative = BlobPath(digest);
+  std::string data = Read(relative, "blob " + digest);
+  std::string got = Sha256Hex(data);
+  if (got != digest) Damaged(relative, "its bytes hash to " + got);
+  return data;
+}
+
+Value StoreReader::Pointer(const std::string& target, const std::string& graph_key) const {
+  std::string relative = PointerPath(target, graph_key);
+  Value out = Document(relative, "plan of graph " + graph_key + " for target " + Quoted(target));
+  if (!States(out, "target", target) || !States(out, "graph_key", graph_key)) {
+    Damaged(relative, "it belongs to another target or graph");
+  }
+  return out;
+}
+
+Value StoreReader::Name(const std::string& target, const std::string& name) const {
+  std::string relative = NamePath(target, name);
+  Value out = Document(relative, "graph named " + Quoted(name) + " for target " + Quoted(target));
+  if (!States(out, "name", name)) {
+    Damaged(relative, "it belongs to the name " + ShownNumber(out.Find("name")));
+  }
+  return out;
+}
+
+// Hands out the entries of a folder of the store, none if it is none, until `visit` returns false.
+void StoreReader::Visit(const std::string& relative,
+                        const std::function<bool(const std::string&)>& visit) const {
+  std::string folder = path_ + "/" + relative;
+  struct stat status;
+  if (lstat(folder.c_str(), &status) != 0 || !S_ISDIR(status.st_mode)) return;
+  DIR* listed = opendir(folder.c_str());
+  if (listed == nullptr) {
+    if (errno == ENOENT) return;
+    throw StoreFailure(Code::kStore, "cannot list " + folder + ": " + std::strerror(errno));
+  }
+  std::unique_ptr<DIR, int (*)(DIR*)> held(listed, closedir);
+  while (const dirent* entry = readdir(listed)) {
+    std::string name = entry->d_name;
+    if (name != "." && name != ".." && !visit(name)) return;
+  }
+}
+
+std::vector<std::pair<std::string, std::string>> StoreReader::Names() const {
+  std::vector<std::pair<std::string, std::string>> out;
+  Visit("names", [&](const std::string& coded) {
+    std::string target;
+    if (!DecodeName(coded, &target)) return true;
+    Visit("names/" + coded, [&](const std::string& file) {
+      std::string name;
+      if (IsNameFile(file, &name)) out.emplace_back(target, name);
+      return true;
+    });
+    return true;
+  });
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+std::vector<std::string> StoreReader::Targets() const {
+  std::set<std::string> found;
+  for (const char* kind : {"plans", "names"}) {
+    Visit(kind, [&](const std::string& coded) {
+      std::string target;
+      if (DecodeName(coded, &target) && HasTarget(target)) found.insert(target);
+      return true;
+    });
+  }
+  return {found.begin(), found.end()};
+}
+
+bool StoreReader::HasTarget(const std::string& target) const {
+  std::string coded = Percent(target);
+  if (!IsFileName(coded) || !IsUtf8(target)) return false;
+  bool found = false;
+  Visit("plans/" + coded, [&](const std::string& file) { return !(found = IsPointerFile(file)); });
+  if (found) return true;
+  Visit("names/" + coded, [&](const std::string& file) {
+    std::string name;
+    return !(found = IsNameFile(file, &name));
+  });
+  return found;
+}
+
+std::vector<std::string> StoreReader::Holders(const std::string& name) const {
+  std::vector<std::string> out;
+  if (!IsDigest(name) && (!IsFileName(Percent(name)) || !IsUtf8(name))) return out;
+  for (const std::string& target : Targets()) {
+    std::string file = IsDigest(name) ? PointerPath(target, name) : NamePath(target, name);
+    struct stat status;
+    if (lstat((path_ + "/" + file).c_str(), &status) == 0) out.push_back(target);
+  }
+  return out;
+}
+
+}  // namespace cudnn_aot
