@@ -453,6 +453,7 @@ def choosy(standin, *declining):
         (
             (2, 3),
             "standin.one",
+            "standin.tuned[STAGES=2, TILE_M=64] declines: no 64x2; "
             "standin.tuned[STAGES=3, TILE_M=64] declines: no 64x3; always works",
         ),
     ],
@@ -475,7 +476,7 @@ def test_a_range_whose_plan_declines_takes_its_next(standin, declining, taken, w
         call["branch"] == f"fast {None if taken == 'standin.one' else '64x' + taken[21]} M=10..99"
     )
     again = choosy(standin)  # what was taken is recorded and built again, whatever came before it
-    assert again._lower_ranges(again.entry(again.append_planned(planned))).table == planned.table
+    assert again.lower(again.append_planned(planned)).table == planned.table
 
 
 def test_a_range_without_a_plan_left_hands_on_to_the_next_of_the_list(standin):
@@ -487,18 +488,66 @@ def test_a_range_without_a_plan_left_hands_on_to_the_next_of_the_list(standin):
     with pytest.raises(cudnnGraphNotSupportedError) as error:
         choosy(standin, *(standin.Knobs(64, n) for n in (2, 3))).walk(lambda planned: planned)
     said = [reason.partition(": range ")[2] for reason in error.value.reasons[-4:-1]]
-    assert said == ["M=10..99: no 64x2", "M=10..99: no 64x3", "M=10..99: nor this"]
+    assert said == [
+        "M=10..99: standin.tuned[STAGES=2, TILE_M=64] declines: no 64x2",
+        "M=10..99: standin.tuned[STAGES=3, TILE_M=64] declines: no 64x3",
+        "M=10..99: standin.one declines: nor this",
+    ]
     assert error.value.reasons[-1].startswith("standin.two: module 'absent' is not installed")
     assert not error.value.is_lasting
 
 
-def test_a_pinned_plan_of_ranges_is_that_plan_or_none(standin):
+WAYS = {
+    "walk": lambda plans, build: plans.walk(build)[1],
+    "pin and walk": lambda plans, build: plans.select(0) or plans.walk(build)[1],
+    "build_at": lambda plans, build: plans.build_at(0, build),
+    "lower": lambda plans, build: build(plans.lower(0)),
+    "workspace, walk": lambda plans, build: plans.workspace_bytes(0) * 0 or plans.walk(build)[1],
+}
+
+
+def test_an_index_builds_one_plan_on_every_path(standin):
+    def build(way):
+        plans = choosy(standin, standin.Knobs(64, 2))
+        planned = WAYS[way](plans, lambda planned: planned)
+        assert all(again(plans, lambda planned: planned) is planned for again in WAYS.values())
+        assert plans.place_of(planned) == 0
+        return planned.ranges, planned.table, plans.name(0), plans.ranges(0), plans.entry(0).why
+
+    ranges, _, name, _, why = build("walk")
+    assert ranges[1].knobs["STAGES"] == 3 and name.endswith("standin.tuned[STAGES=3, TILE_M=64]")
+    assert why == "where that declines the next of the range: M=10..99"
+    assert all(build(way) == build("walk") for way in WAYS)
+
+
+def test_what_declined_in_a_range_is_told_each_time_that_the_plan_declines(standin):
     plans = choosy(standin, standin.Knobs(64, 2))
-    plans.select(0)
-    for build in (plans.walk, lambda build: plans.build_at(0, build)):
-        with pytest.raises(cudnnGraphNotSupportedError, match=r"range M=10..99: no 64x2"):
-            build(lambda planned: planned)
-    assert "STAGES=2" in plans.name(0)
+    first = "range M=10..99: standin.tuned[STAGES=2, TILE_M=64] declines: no 64x2"
+
+    def fail(planned):
+        raise NotImplementedError("does not compile")
+
+    told = []
+    for _ in range(2):
+        with pytest.raises(cudnnGraphNotSupportedError) as error:
+            plans.walk(fail)
+        told.append([reason.partition(f"{plans.name(0)}: ")[2] for reason in error.value.reasons])
+        assert told[-1][-3:-1] == [first, "does not compile"]
+    assert told[0] == told[1]
+    with pytest.raises(cudnnGraphNotSupportedError, match="no 64x2; does not compile") as error:
+        plans.build_at(0, fail)
+    assert error.value.reasons == [first, "does not compile"]
+
+
+def test_a_replayed_plan_of_ranges_is_that_plan_or_none(standin):
+    plans = choosy(standin, standin.Knobs(64, 2))
+    listed = plans.engine_and_knobs(0)
+    plans.walk(lambda planned: planned)
+    place = plans.append(*listed)
+    assert place == 2 and "STAGES=2" in plans.name(place)
+    with pytest.raises(cudnnGraphNotSupportedError, match=r"range M=10\.\.99: .* no 64x2"):
+        plans.build_at(place, lambda planned: planned)
+    assert plans.append(*plans.engine_and_knobs(0)) == 0
 
 
 def test_what_a_range_takes_instead_may_be_excluded(standin):
