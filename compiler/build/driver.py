@@ -35,7 +35,7 @@ from cudnn_aot.compiler.build.summary import (
 )
 from cudnn_aot.compiler.planning.cudnn import Cudnn
 from cudnn_aot.compiler.planning.manifest import check_providers
-from cudnn_aot.compiler.planning.plan import plan_graph, plan_key
+from cudnn_aot.compiler.planning.plan import hints, plan_graph, plan_key
 from cudnn_aot.compiler.planning.planned import Planned
 from cudnn_aot.compiler.planning.providers import provider_order
 from cudnn_aot.compiler.planning.tuning import Tuning, load_tuning
@@ -121,6 +121,8 @@ def build(
     if sources:
         with StoreWriter(Path(store), create=True) as writer:
             run = _Run(writer, workers, forbid_compile, measured, progress)
+            for note in _notes_on_hints(sources):
+                progress(Event(Stage.NOTE, 0, 0, note))
             results, totals = run.build(_jobs(sources, list(loaded_targets.values()), engines))
         files_written = writer.files_written
     results += _for_targets(unreadable, loaded_targets)
@@ -157,10 +159,33 @@ def _for_targets(
     return results
 
 
+def _notes_on_hints(sources: Sequence[Source]) -> list[str]:
+    """For each graph that is another one but for its hints, which of the two is planned for."""
+    first: dict[str, Source] = {}
+    notes = []
+    for source in sources:
+        planned = first.setdefault(source.key, source)
+        asked, taken = hints(source.graph), hints(planned.graph)
+        if asked != taken:
+            differ = ", ".join(
+                f"{name}: {asked[name]} and {taken[name]}"
+                for name in asked
+                if asked[name] != taken[name]
+            )
+            notes.append(
+                f"{source.name!r} of {source.file} and {planned.name!r} of {planned.file} are one "
+                f"graph with other hints ({differ}): the plan of both is that for the latter"
+            )
+    return notes
+
+
 def _jobs(
     sources: list[Source], targets: list[Target], engines: Sequence[str] = ("native",)
 ) -> list[_Job]:
-    """One job per distinct graph, target and provider, in the order given."""
+    """One job per distinct graph, target and provider, in the order given.
+
+    Of graphs that differ in hints alone the first is planned, as a store has one plan of them.
+    """
     jobs: dict[tuple[str, str, str], _Job] = {}
     for target in targets:
         for source in sources:

@@ -2,8 +2,8 @@
 
 A plan key is one digest, so it cannot be asked which of its parts differs. What can be compared is:
 the kernels' specs hold architecture, host, tools and source digests, and a key without the tuning
-file is as quickly made. What is left is the planner, the recipe, or a number of the target. Of
-cuDNN's plans its version can be compared.
+file, or with the hints that were planned for, is as quickly made. What is left is the planner, the
+recipe, or a number of the target. Of cuDNN's plans its version can be compared.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from cudnn_aot.cache.spec import why_not_current
 from cudnn_aot.compiler.build.nearest import Nearest, nearest_entry
 from cudnn_aot.compiler.build.sources import Source
 from cudnn_aot.compiler.build.stored import stored_plan
+from cudnn_aot.compiler.formats import graph_json
 from cudnn_aot.compiler.planning.cudnn import Cudnn
 from cudnn_aot.compiler.planning.engine import Refusal
 from cudnn_aot.compiler.planning.knobs import plan_name
 from cudnn_aot.compiler.planning.manifest import PROVIDERS
-from cudnn_aot.compiler.planning.plan import plan_key
+from cudnn_aot.compiler.planning.plan import hints, plan_key
 from cudnn_aot.compiler.planning.ranges import bound_words
 from cudnn_aot.compiler.planning.tuning import Tuning
 from cudnn_aot.compiler.target.target import Target
@@ -110,7 +111,9 @@ def explain_stored(
         return answer(tuple(HeldPlan(p, Held.DAMAGED, reasons=(str(error),)) for p in PROVIDERS))
     return answer(
         (
-            _held(reader, pointer, source, target, _native(reader, source, target, tuning)),
+            _held(
+                reader, pointer, source, target, _native(reader, pointer, source, target, tuning)
+            ),
             _held(reader, pointer, source, target, _cudnn(source, target, cudnn)),
         )
     )
@@ -195,7 +198,13 @@ def _whole_record(reader: StoreReader, graph: str, digests: Sequence[str]) -> di
     return dict(records[0]) if records else {}
 
 
-def _native(reader: StoreReader, source: Source, target: Target, tuning: Tuning | None) -> _Today:
+def _native(
+    reader: StoreReader,
+    pointer: Mapping[str, Any],
+    source: Source,
+    target: Target,
+    tuning: Tuning | None,
+) -> _Today:
     today = plan_key(source.graph, target, tuning=tuning)
 
     def changes(part: Mapping[str, Any], record: Mapping[str, Any]) -> Iterator[str]:
@@ -203,9 +212,12 @@ def _native(reader: StoreReader, source: Source, target: Target, tuning: Tuning 
             yield "the tuning file says something of this graph, and it was built without"
             return
         specs = [reader.kernel(kernel["key"])["spec"] for kernel in record.get("kernels", [])]
-        of_target = [change for spec in specs for change in _target_changes(spec, target)]
-        yield from of_target
-        if part["plan_key"] != today and not of_target:
+        stored = graph_json.loads(reader.blob(pointer["graph"]))
+        known = [change for spec in specs for change in _target_changes(spec, target)]
+        if part["plan_key"] == plan_key(stored, target, tuning=tuning):
+            known += _hint_changes(hints(source.graph), hints(stored))
+        yield from known
+        if part["plan_key"] != today and not known:
             yield (
                 "the planner or the recipe has changed since, or a number in the description of "
                 f"target {target.name}, or it was built with a tuning file or other engines"
@@ -214,6 +226,13 @@ def _native(reader: StoreReader, source: Source, target: Target, tuning: Tuning 
             yield from why_not_current(spec)
 
     return _Today("native", today, changes)
+
+
+def _hint_changes(now: Mapping[str, int | None], then: Mapping[str, int | None]) -> Iterator[str]:
+    for name in now:
+        if now[name] != then[name]:
+            here, there = ("no hint" if h[name] is None else f"hint {h[name]}" for h in (now, then))
+            yield f"symbol {name} has {here} now, it was planned for {there}"
 
 
 def _target_changes(spec: Mapping[str, Any], target: Target) -> Iterator[str]:

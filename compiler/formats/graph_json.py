@@ -310,11 +310,12 @@ def _defaults(
     if output is None:
         dtype = default_data_type(graph, tensor)
         return f"{producer.name}::{port}", None, row_major(tensor.dim), dtype
+    view = producer.view
     return (
         f"{producer.name}::{output.suffix or port}",
-        default_dim(producer.view, output),
-        output.layout.rule(producer.view, tensor.dim) if tensor.dim else (),
-        default_data_type(graph, tensor, producer.view, output),
+        default_dim(view, output),
+        output.layout.rule(view, tensor.dim) if tensor.dim else (),
+        default_data_type(graph, tensor, view, output),
     )
 
 

@@ -108,8 +108,8 @@ def _add(spec: Op, given: dict[str, Any]) -> Any:
         results=results,
         compute_data_type=common["compute_data_type"],
         name=common["name"],
+        out_dims=_out_dims(spec, common["out_dims"]),
     )
-    node.infer_early(_out_dims(spec, common["out_dims"]))
     built = [node.outputs.get(output.name) for output in spec.outputs]
     return built[0] if len(built) == 1 and spec.style is not Style.CAPTURED else built
 

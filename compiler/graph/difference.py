@@ -52,10 +52,10 @@ def differences(graph: Graph, other: Graph) -> list[Difference]:
             found["scalars"].append(Difference(f"value of {_called(tensor)}", here, there))
     found["symbols"] += _symbol_differences(graph, other)
     for place, node in ours.nodes.items():
-        twins = theirs.nodes[place].view.said
+        twins = theirs.nodes[place].said
         found["scalars"] += [
             Difference(f"{name} of node {node.name!r}", str(value), str(twins.get(name)))
-            for name, value in node.view.said.items()
+            for name, value in node.said.items()
             if value != twins.get(name)
         ]
     return [difference for kind in found.values() for difference in kind]
@@ -130,7 +130,7 @@ def _settings(graph: Graph) -> Iterable[tuple[str, str]]:
         compute = node.compute_data_type
         attrs = [
             f"{name}={plain(value) if node.spec.attr(name).is_baked else 'given'}"
-            for name, value in node.view.said.items()
+            for name, value in node.said.items()
         ]
         given = [f"compute_data_type={None if compute is None else compute.name}", *sorted(attrs)]
         yield node.op, ", ".join(given)

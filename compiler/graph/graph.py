@@ -70,6 +70,32 @@ class GraphContext:
         raise FrozenGraphError(f"cannot delete {field} of a context")
 
 
+class _Undo:
+    """A block that makes tensors of a graph, and leaves none if it raises."""
+
+    __slots__ = ("_graph", "_count", "_next_uid", "_stage")
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+
+    def __enter__(self) -> None:
+        graph = self._graph
+        self._count, self._next_uid, self._stage = (
+            len(graph._tensors),
+            graph._next_uid,
+            graph._stage,
+        )
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        graph = self._graph
+        if kind is None:
+            return
+        while len(graph._tensors) > self._count:
+            graph._bound.pop(id(graph._tensors.popitem()[1]), None)
+        graph._by_uid = None
+        graph._next_uid, graph._stage = self._next_uid, self._stage
+
+
 class Graph(metaclass=Builders):
     """A cuDNN-style operation graph.
 
@@ -310,7 +336,8 @@ class Graph(metaclass=Builders):
                 fields[field] = NORMAL_FORMS[field](value)
         # -1 is how the cuDNN frontend spells a uid that is not set
         uid = None if uid is None or uid == -1 else as_uid(uid)
-        tensor = self.declare(fields, uid, ragged_offset)
+        with _Undo(self):
+            tensor = self.declare(fields, uid, ragged_offset)
         if tensor.data_type is None:  # what inference will find, unless it is set until then
             context = self._context
             inferred = context.intermediate_data_type if is_virtual else context.io_data_type
@@ -374,10 +401,15 @@ class Graph(metaclass=Builders):
     ) -> Tensor:
         """Declare a one-element pass-by-value tensor with a value: INT32 for an int, else FLOAT."""
         dtype = data_type.INT32 if type(value) is int else data_type.FLOAT
-        tensor = self.tensor([1], [1], dtype, is_pass_by_value=True, name=name)
-        tensor.pass_by_value = value
-        tensor.scalar_type = scalar_type
-        return tensor
+        return self.tensor(
+            [1],
+            [1],
+            dtype,
+            is_pass_by_value=True,
+            name=name,
+            pass_by_value=value,
+            scalar_type=scalar_type,
+        )
 
     def add_node(
         self,
@@ -389,8 +421,11 @@ class Graph(metaclass=Builders):
         results: Mapping[str, Tensor] | None = None,
         compute_data_type: Any = None,
         name: str = "",
+        out_dims: Mapping[str, Any] | None = None,
     ) -> Node:
         """Add a node by its row; the builder methods and the file readers end here.
+
+        A node that is refused leaves the graph as it was.
 
         Args:
             inputs: tensor by port, those of a list port as ``<port>_0``, ``<port>_1``, ...
@@ -399,6 +434,8 @@ class Graph(metaclass=Builders):
                 when None.
             results: with made outputs, the tensors for the ports that the caller declares
                 (``rng_dump``, ``score_max``, ...).
+            out_dims: the extents of outputs that the caller gives; what can be is then inferred at
+                once. None leaves all to validation.
         """
         view = NodeView(
             self,
@@ -409,9 +446,16 @@ class Graph(metaclass=Builders):
             attrs or NOTHING,
             compute_data_type,
         )
-        return self.add_view(view, is_made=outputs is None, is_own=False)
+        with _Undo(self):
+            return self.add_view(view, outputs is None, is_own=False, out_dims=out_dims)
 
-    def add_view(self, view: NodeView, is_made: bool = False, is_own: bool = True) -> Node:
+    def add_view(
+        self,
+        view: NodeView,
+        is_made: bool = False,
+        is_own: bool = True,
+        out_dims: Mapping[str, Any] | None = None,
+    ) -> Node:
         """Add the node that `view` becomes, whose fields are what `add_node` takes.
 
         Its dictionaries become the node's own. With `is_made` its outputs are made; with `is_own`
@@ -419,26 +463,32 @@ class Graph(metaclass=Builders):
         """
         if self._stage is not _OPEN:
             self._check_open("add a node")
-        spec = view.spec
+        spec, counts = view.spec, self._node_count
+        count = -1
         if view.name:
             view.name = as_name(view.name)
         else:
-            op, counts = spec.name, self._node_count
-            count = counts.get(op, 0)
-            counts[op] = count + 1
-            view.name = f"{op}.{count}"
-        try:
-            wire(view, is_made, is_own)
-        except InvalidGraphError as error:
-            raise InvalidGraphError(f"{view}: {error}") from None
+            count = counts.get(spec.name, 0)
+            view.name = f"{spec.name}.{count}"
         if view.compute_data_type is not None:
             dtype = as_data_type(view.compute_data_type) if spec.has_compute_data_type else None
             view.compute_data_type = dtype
             view.compute_data_type_assigned = dtype is not None
+        try:
+            wire(view, is_made, is_own)
+        except InvalidGraphError as error:
+            raise InvalidGraphError(f"{view}: {error}") from None
         node = Node(view)
+        if out_dims is not None:
+            node.infer_early(out_dims)
+        # Nothing is refused from here on.
+        if count >= 0:
+            counts[spec.name] = count + 1
         self._nodes.append(node)
-        for tensor in view.outputs.values():
+        for port, tensor in view.outputs.items():
             self._producers[tensor] = node
+            if not tensor.name:
+                tensor.__dict__["name"] = f"{view.name}::{spec.suffix(port)}"
         self._read.update(view.inputs.values())
         return node
 

@@ -129,7 +129,7 @@ def _quoted(extent: Extent) -> str:
 def _node_facts(node: Node, tensors: dict[int, str], is_exact: bool) -> str:
     compute = node.compute_data_type
     attrs = "{}"
-    said = node.view.said
+    said = node._view.said
     if said:
         attrs = canonical(
             {

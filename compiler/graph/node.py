@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cudnn_aot.compiler.graph.dtypes import as_data_type
 from cudnn_aot.compiler.graph.enums import data_type
-from cudnn_aot.compiler.graph.op import Dim, NodeView
+from cudnn_aot.compiler.graph.op import Dim, NodeView, SealedView
 from cudnn_aot.compiler.graph.tensor import DATA_TYPE, DIM, STRIDE, fill
 from cudnn_aot.compiler.graph.text import as_name
 from cudnn_aot.errors import InvalidGraphError
@@ -30,7 +30,8 @@ class Node:
         outputs: tensor by port that the node writes: the outputs that exist, then the tensors
             given as arguments for it to write.
         attrs: the attributes that differ from their defaults; `attr` reads any of them.
-        view: the node as rules read it.
+        said: `attrs` in one spelling each, as in `NodeView.said`.
+        view: the node as rules read it; made when it is asked for, and for reading alone.
     """
 
     __slots__ = ("_view",)
@@ -86,8 +87,12 @@ class Node:
         return self._view.attr(name)
 
     @property
+    def said(self) -> Mapping[str, Any]:
+        return MappingProxyType(self._view.said)
+
+    @property
     def view(self) -> NodeView:
-        return self._view
+        return SealedView(self._view)
 
     def __delattr__(self, field: str) -> None:
         raise AttributeError(f"cannot delete {field!r} of a node")

@@ -173,6 +173,25 @@ class NodeView:
         )
 
 
+class SealedView(NodeView):
+    """A node as anyone may read it, now and after later changes; nothing can be set through it."""
+
+    __slots__ = ()
+
+    def __init__(self, view: NodeView) -> None:
+        for field in NodeView.__slots__:
+            value = getattr(view, field)
+            if field in ("inputs", "outputs", "attrs"):
+                value = MappingProxyType(value)
+            object.__setattr__(self, field, value)
+
+    def __setattr__(self, field: str, value: Any) -> None:
+        raise AttributeError(f"cannot set {field!r}: a view is for reading; use the node's setters")
+
+    def __delattr__(self, field: str) -> None:
+        raise AttributeError(f"cannot delete {field!r} of a view")
+
+
 Rule: TypeAlias = Callable[[NodeView], "Refusal | None"]
 
 
@@ -313,9 +332,9 @@ class Op(Record):
         return {output.name: output for output in self.outputs}
 
     @cached_property
-    def attr_rows(self) -> dict[str, Attr]:
+    def attr_rows(self) -> Mapping[str, Attr]:
         """The attributes by name."""
-        return {attr.name: attr for attr in self.attrs}
+        return MappingProxyType({attr.name: attr for attr in self.attrs})
 
     def __repr__(self) -> str:
         return f"<Op {self.name}>"

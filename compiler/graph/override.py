@@ -216,7 +216,7 @@ class _Form:
                 return False
             for port, tensor in twin.outputs.items():
                 self._open(node, twin, port, tensor)
-            infer_node(twin.view)
+            infer_node(twin._view)
             for port, tensor in twin.outputs.items():
                 _lay_out(tensor, node.outputs[port])
         return True
@@ -257,7 +257,7 @@ class _Form:
                 if owner is declared and isinstance(extent, int):
                     dim[axis] = SymExpr(1, (self.names[letter, extent],))
             fill(tensor, dim=tuple(dim))
-        elif output.shape.rule(node.view) == declared.dim:
+        elif output.shape.rule(node._view) == declared.dim:
             fill(tensor, dim=(), stride=())
         elif symbols_of(extent for operand in twin.inputs.values() for extent in operand.dim):
             if node.op != "reduction":

@@ -13,9 +13,10 @@ from cudnn_aot.errors import InvalidGraphError
 def wire(view: NodeView, is_made: bool, is_own: bool) -> None:
     """Check what is given to a new node, and put it in order; with `is_made` make its outputs.
 
-    With `is_own` every port has a tensor of the graph.
+    With `is_own` every port has a tensor of the graph. Tensors that were made for a node that is
+    refused are the caller's to take back.
     """
-    graph, spec, name = view.graph, view.spec, view.name
+    graph, spec = view.graph, view.spec
     if view.attrs or spec.required_attrs:
         view.attrs = spec.given_attrs(view.attrs)
     inputs, written = view.inputs, view.outputs
@@ -33,8 +34,6 @@ def wire(view: NodeView, is_made: bool, is_own: bool) -> None:
             raise InvalidGraphError(f"port {port}: {tensor} is already produced")
         if tensor in read or tensor in inputs.values():
             raise InvalidGraphError(f"port {port}: {tensor} is already read")
-        if not tensor.name:
-            tensor.__dict__["name"] = f"{name}::{spec.suffix(port)}"
     view.outputs = written
 
 

@@ -52,8 +52,8 @@ def plan_key(
     modes: Sequence[heur_mode] = DEFAULT_MODES,
     tuning: Tuning | None = None,
 ) -> str:
-    """64 hex digits over graph, target descriptor, planner and recipe sources, table version,
-    modes, engines, and what the tuning file says of the graph.
+    """64 hex digits over graph, hints, target descriptor, planner and recipe sources, table
+    version, modes, engines, and what the tuning file says of the graph.
 
     Kernel sources and tools are no part of it: the keys of the plan's kernels hold them. So a
     serving host without the DSL finds what was built with it.
@@ -67,8 +67,17 @@ def plan_key(
         *target.descriptor().values(),
     )
     return canonical_digest(
-        [graph.key(), of_all_graphs, _tuning_digest(graph, family, target, tuning)]
+        [graph.key(), hints(graph), of_all_graphs, _tuning_digest(graph, family, target, tuning)]
     )
+
+
+def hints(graph: Graph) -> dict[str, int | None]:
+    """The hint of each symbol, by name: all that planning reads of a graph and its key leaves out.
+
+    Names end up in a plan too, in the words of refusals, and decide nothing.
+    """
+    symbols = graph.freeze().canonical().symbols
+    return {name: symbol.hint for name, symbol in sorted(symbols.items())}
 
 
 @functools.lru_cache(maxsize=64, typed=True)  # by type, too: 1 and 1.0 give different keys

@@ -245,22 +245,28 @@ class PlanList:
     def lower(self, index: int) -> Planned:
         """Kernels and launch table of one plan; made once.
 
+        Of a plan of ranges, each by the first of its plans that lowers: the entry at this place
+        then is what was taken, whoever asked for it.
+
         Raises:
-            cudnnGraphNotSupportedError: the engine declines.
+            cudnnGraphNotSupportedError: the engine declines, or all plans of one range.
         """
-        entry = self.entry(index)
+        place = self._place(index)
+        entry = self.entries[place]
         if entry not in self._lowered:
             try:
                 with steady_sources():
                     if isinstance(entry, Ranges):
-                        self._lowered[entry] = self._lower_ranges(entry)
+                        entry, planned = self._lower_ranges(entry)
                     else:
-                        self._lowered[entry] = self._lower(entry, self.facts)
+                        planned = self._lower(entry, self.facts)
             except _RangeDeclined:
                 raise
             except DECLINES as decline:
                 reason = self._reason(decline)
                 raise cudnnGraphNotSupportedError(reason, [reason]) from decline
+            self.entries[place] = entry
+            self._lowered.setdefault(entry, planned)
         return self._lowered[entry]
 
     def build_at(self, index: int, build: Callable[[Planned], Built]) -> Built:
@@ -272,13 +278,14 @@ class PlanList:
         try:
             return self._built(index, build)
         except DECLINES as decline:
-            raise _declined(decline, f"plan {self._label(index)}: ") from decline
+            reasons = self._reasons(index, decline)
+            where = f"plan {self._label(index)}: "
+            raise cudnnGraphNotSupportedError(where + "; ".join(reasons), reasons) from decline
 
     def walk(self, build: Callable[[Planned], Built]) -> tuple[int, Built]:
         """The first plan that builds, and its place; a pinned one is the only one tried.
 
-        A decline goes on to the next plan, one of a range to the next plan of that range, where it
-        has one: the entry at this place then becomes what is tried. Any other exception propagates.
+        A decline goes on to the next plan. Any other exception propagates.
 
         Raises:
             cudnnGraphNotSupportedError: none builds; it has the reason of every side.
@@ -286,13 +293,12 @@ class PlanList:
         if self.selected is not None:
             return self.selected, self.build_at(self.selected, build)
         reasons = list(self.reasons)
-        index = 0
-        while index < len(self.entries):
+        for index in range(len(self.entries)):
             try:
                 return index, self._built(index, build)
             except DECLINES as decline:
-                reasons.append(f"{self._label(index)}: {self._reason(decline)}")
-                index += not self._advance(index, decline)
+                label = self._label(index)
+                reasons += [f"{label}: {reason}" for reason in self._reasons(index, decline)]
         raise self.declined(reasons)
 
     def declined(self, reasons: Sequence[str]) -> cudnnGraphNotSupportedError:
@@ -374,6 +380,14 @@ class PlanList:
         """`decline_reason`, remembering that a module is what is missing."""
         self._lacks_modules |= isinstance(decline, ImportError)
         return decline_reason(decline)
+
+    def _reasons(self, index: int, decline: BaseException) -> list[str]:
+        """What a decline of a plan says, and what declined in its ranges before."""
+        if isinstance(decline, _RangeDeclined):
+            return list(decline.reasons)
+        entry = self.entry(index)
+        before = entry.declined if isinstance(entry, Ranges) else ()
+        return [*before, self._reason(decline)]
 
     def _rank(self, tuning: Tuning | None) -> list[Entry]:
         found = self._ask_backend()
@@ -505,10 +519,15 @@ class PlanList:
             return f"engine {', '.join(map(str, ids))}"
 
     def _built(self, index: int, build: Callable[[Planned], Built]) -> Built:
+        self._refuse_excluded(index)
+        planned = self.lower(index)
+        self._refuse_excluded(index)  # a range may have taken another plan
+        return build(planned)
+
+    def _refuse_excluded(self, index: int) -> None:
         excluded = self.why_excluded(index)
         if excluded:
             raise cudnnGraphNotSupportedError(excluded, [excluded])
-        return build(self.lower(index))
 
     def _lower(self, config: PlanConfig, facts: Any) -> Planned:
         engine = self._engine(config.engine_id)
@@ -529,9 +548,16 @@ class PlanList:
             notes=engine.notes(config.knobs),
         )
 
-    def _lower_ranges(self, ranges: Ranges) -> Planned:
-        """Every range by its plan, and one table of all."""
-        parts = [(part, self._lower_range(part)) for part in ranges.parts]
+    def _lower_ranges(self, ranges: Ranges) -> tuple[Ranges, Planned]:
+        """What was taken for every range, and one table of all."""
+        parts: list[tuple[Range, Planned]] = []
+        declined: list[str] = []
+        for part in ranges.parts:
+            found, said = self._lower_range(part)
+            declined += [f"range {part}: {each}" for each in said]
+            if found is None:
+                raise _RangeDeclined("; ".join(declined), declined)
+            parts.append((part.served_by(found[0], said), found[1]))
         merged = merge(
             [(part, Lowering(p.kernels, p.table)) for part, p in parts], self.graph.symbols
         )
@@ -545,7 +571,7 @@ class PlanList:
             )
             for part, p in parts
         )
-        return Planned(
+        whole = Planned(
             first.engine_id,
             first.engine_name,
             first.knobs,
@@ -554,22 +580,17 @@ class PlanList:
             planned,
             notes=frozenset().union(*(p.notes or () for _, p in parts)),
         )
+        return ranges.served_by([part for part, _ in parts], declined), whole
 
-    def _lower_range(self, part: Range) -> Planned:
-        try:
-            return self._lower(part.plan, narrow_facts(self.facts, part))
-        except DECLINES as decline:
-            raise _RangeDeclined(part, self._reason(decline)) from decline
-
-    def _advance(self, index: int, decline: BaseException) -> bool:
-        """Whether a range that declined has another plan; the entry then has it."""
-        entry = self.entries[index]
-        if not isinstance(decline, _RangeDeclined) or not decline.part.others:
-            return False
-        assert isinstance(entry, Ranges)
-        words = f"{self._name(decline.part.plan)} declines: {decline.reason}"
-        self.entries[index] = entry.after(decline.part, words)
-        return True
+    def _lower_range(self, part: Range) -> tuple[tuple[PlanConfig, Planned] | None, list[str]]:
+        """The first plan of a range that lowers, if any; and what the others say."""
+        said: list[str] = []
+        for plan in (part.plan, *part.others):
+            try:
+                return (plan, self._lower(plan, narrow_facts(self.facts, part))), said
+            except DECLINES as decline:
+                said.append(f"{self._name(plan)} declines: {self._reason(decline)}")
+        return None, said
 
     def _replayed(self, engine_id: int, knobs: Mapping[Any, Any]) -> PlanConfig:
         engine = self._engine(engine_id)
@@ -590,13 +611,7 @@ class PlanList:
 
 
 class _RangeDeclined(cudnnGraphNotSupportedError):
-    """The plan of one range declines."""
-
-    def __init__(self, part: Range, reason: str) -> None:
-        said = f"range {part}: {reason}"
-        super().__init__(said, [said])
-        self.part = part
-        self.reason = reason
+    """All plans of one range decline; ``reasons`` has those of the ranges before it, too."""
 
 
 def decline_reason(decline: BaseException) -> str:
@@ -604,12 +619,6 @@ def decline_reason(decline: BaseException) -> str:
     if isinstance(decline, ImportError) and decline.name:
         return f"module {decline.name!r} is not installed or does not import"
     return " ".join(str(decline).split()) or type(decline).__name__
-
-
-def _declined(decline: BaseException, where: str) -> cudnnGraphNotSupportedError:
-    """A decline of any type as the one that callers catch."""
-    reason = decline_reason(decline)
-    return cudnnGraphNotSupportedError(where + reason, [reason])
 
 
 def _why_no_compiler(engine: Engine) -> str | None:

@@ -35,7 +35,7 @@ class Range:
             at least.
         plan: what serves it; its ``why`` is the reason of this range.
         others: what serves it where the plan declines, best first. They are no part of its
-            identity.
+            identity, and gone once the range is lowered.
     """
 
     bounds: tuple[tuple[str, int, int], ...]
@@ -45,22 +45,33 @@ class Range:
     def __str__(self) -> str:
         return ", ".join(bound_words(*bound) for bound in self.bounds)
 
+    def served_by(self, plan: PlanConfig, declined: Sequence[str]) -> Range:
+        """The same, lowered: ``plan`` was taken, and ``declined`` says what was not."""
+        why = "; ".join([*declined, plan.why] if plan.why else declined)
+        return Range(self.bounds, replace(plan, why=why))
+
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """One plan of the list, made of a plan for each of several ranges: all of them or none."""
+    """One plan of the list, made of a plan for each of several ranges: all of them or none.
+
+    Attributes:
+        declined: once it is lowered, what declined in its ranges, in sentences.
+    """
 
     parts: tuple[Range, ...]
     why: str = field(default="", compare=False)
+    declined: tuple[str, ...] = field(default=(), compare=False)
 
-    def after(self, declined: Range, words: str) -> Ranges:
-        """The same, one range of it served by the next of its plans; ``words`` say what declined,
-        and are put before that plan's own.
+    def served_by(self, parts: Sequence[Range], declined: Sequence[str]) -> Ranges:
+        """The same, lowered: ``parts`` have the plans that were taken, ``declined`` says what was
+        not.
         """
-        plan, *others = declined.others
-        plan = replace(plan, why=f"{words}; {plan.why}" if plan.why else words)
-        taken = Range(declined.bounds, plan, tuple(others))
-        return replace(self, parts=tuple(taken if p is declined else p for p in self.parts))
+        pairs = zip(self.parts, parts, strict=True)
+        changed = [str(part) for part, taken in pairs if part.plan != taken.plan]
+        words = f"where that declines the next of the range: {', '.join(changed)}"
+        why = f"{self.why}; {words}" if changed and self.why else words if changed else self.why
+        return Ranges(tuple(parts), why, tuple(declined))
 
 
 def check_partition(ranges: Ranges, symbols: Mapping[str, Symbol]) -> None:
@@ -118,7 +129,7 @@ def merge(lowered: Sequence[tuple[Range, Lowering]], symbols: Mapping[str, Symbo
     Raises:
         ValueError: the tables describe different operands or devices, or run blobs.
     """
-    kernels: list[KernelSpec] = []
+    kernels: dict[str, KernelSpec] = {}  # by key, in order
     checks: list[Json] = []
     let: Json = {}
     entries: list[list[Json]] = []
@@ -133,7 +144,10 @@ def merge(lowered: Sequence[tuple[Range, Lowering]], symbols: Mapping[str, Symbo
             if let.setdefault(name, expr) != expr:
                 raise ValueError(f"the ranges of one plan mean different things by {name!r}")
         checks += [check for check in table["checks"] if check not in checks]
-        position = [_position(kernels, kernel) for kernel in lowering.kernels]
+        keys = [kernel.key for kernel in lowering.kernels]
+        kernels.update(zip(keys, lowering.kernels, strict=True))
+        places = {key: place for place, key in enumerate(kernels)}
+        position = [places[key] for key in keys]
         entries.append([_entry(table, entry, position) for entry in table["dispatch"]])
     head, middles, tail = _shared_ends(entries)
     dispatch: list[Json] = []
@@ -153,13 +167,7 @@ def merge(lowered: Sequence[tuple[Range, Lowering]], symbols: Mapping[str, Symbo
     }
     if let:
         merged["let"] = let
-    return Lowering(tuple(kernels), merged)
-
-
-def _position(kernels: list[KernelSpec], kernel: KernelSpec) -> int:
-    if kernel not in kernels:
-        kernels.append(kernel)
-    return kernels.index(kernel)
+    return Lowering(tuple(kernels.values()), merged)
 
 
 def _entry(table: Json, entry: Json, position: Sequence[int]) -> Json:

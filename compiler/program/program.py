@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 from cudnn_aot.cache.toolchain import why_no_dsl
 from cudnn_aot.compiler.graph.enums import heur_mode
 from cudnn_aot.compiler.graph.graph import Graph
-from cudnn_aot.compiler.planning.engine import DECLINES, Refusal
+from cudnn_aot.compiler.planning.engine import Refusal
 from cudnn_aot.compiler.planning.manifest import provider_of
 from cudnn_aot.compiler.planning.plan import plan_key
-from cudnn_aot.compiler.planning.plan_list import PlanList, decline_reason
+from cudnn_aot.compiler.planning.plan_list import PlanList
 from cudnn_aot.compiler.planning.planned import Planned
 from cudnn_aot.compiler.planning.providers import provider_order
 from cudnn_aot.compiler.planning.rank import DEFAULT_MODES
@@ -26,7 +26,7 @@ from cudnn_aot.compiler.program.built import BuiltPlan, StoredPlan, load
 from cudnn_aot.compiler.program.layers import Layers, layers
 from cudnn_aot.compiler.program.locks import ForkLock
 from cudnn_aot.compiler.target.target import Target
-from cudnn_aot.errors import SequenceError
+from cudnn_aot.errors import SequenceError, cudnnGraphNotSupportedError
 
 if TYPE_CHECKING:
     from cudnn_aot.compiler.planning.cudnn import Cudnn
@@ -125,10 +125,10 @@ class Program:
             for place in range(len(plans)):
                 try:
                     plans.build_at(place, lambda planned: self._build(builder, planned))
-                except DECLINES as decline:
+                except cudnnGraphNotSupportedError as decline:
                     if place == plans.selected:
                         raise
-                    reasons.append(f"{plans.name(place)}: {decline_reason(decline)}")
+                    reasons += [f"{plans.name(place)}: {reason}" for reason in decline.reasons]
                     continue
                 first = place if first is None else first
             use = plans.selected if plans.selected is not None else first

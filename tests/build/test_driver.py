@@ -11,6 +11,7 @@ import threading
 import time
 from pathlib import Path
 
+import gemm_graphs
 import pytest
 from cli_process import linear_graph, run_cli, tree_digest, write_graph
 
@@ -18,10 +19,14 @@ from cudnn_aot.cache import layout, spec
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.compiler.build import driver
 from cudnn_aot.compiler.build.progress import Event, Stage
+from cudnn_aot.compiler.build.sources import read_sources
 from cudnn_aot.compiler.build.summary import BuildSummary, GraphResult, Status
+from cudnn_aot.compiler.formats import graph_json
 from cudnn_aot.compiler.graph.bucket import graph_class
+from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.graph.instantiate import instantiate
 from cudnn_aot.compiler.planning import plan_list
+from cudnn_aot.compiler.target.target import load_target
 from cudnn_aot.errors import CompileError, UsageError
 
 
@@ -161,6 +166,52 @@ def test_equal_graphs_are_planned_once_and_keep_their_names(tmp_path: Path) -> N
     assert summary.kernels.compiled == 1
     assert len([event for event in planned if event.stage is Stage.PLAN]) == 1
     assert StoreReader(store).names() == [("cpu", "first"), ("cpu", "second")]
+
+
+def hinted_graph(name: str, hint: int | None) -> Graph:
+    fields = {} if hint is None else {"hint": hint}
+    return gemm_graphs.plain(name, "M", 64, 48, symbols={"M": {"max": 4096, **fields}})
+
+
+def test_a_changed_hint_is_planned_again(tmp_path: Path) -> None:
+    """The graph is the same one, and what its plan is ranked for another."""
+    store = tmp_path / "store"
+
+    def build(hint: int | None) -> GraphResult:
+        return driver.build(
+            [write_graph(tmp_path, hinted_graph("g", hint))], ["cpu"], store
+        ).graphs[0]
+
+    first, again, other, none = build(64), build(64), build(1536), build(None)
+    assert len({result.graph_key for result in (first, again, other, none)}) == 1
+    got = [result.status for result in (first, again, other, none)]
+    assert got == [Status.BUILT, Status.CACHED, Status.BUILT, Status.BUILT]
+    reader = StoreReader(store)
+    stored = graph_json.loads(reader.blob(reader.pointer("cpu", none.graph_key)["graph"]))
+    assert stored.symbols["M"].hint is None
+
+
+def test_of_graphs_with_other_hints_the_first_is_planned_and_that_is_said(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    graphs = [hinted_graph("few", 64), hinted_graph("many", 1536), hinted_graph("same", 64)]
+    files = [write_graph(tmp_path, graph) for graph in graphs]
+    sources, _ = read_sources(files, lambda event: None)
+    (job,) = driver._jobs(sources, [load_target("cpu")])
+    assert [source.name for source in job.sources] == ["few", "many", "same"]
+    assert job.source.graph.symbols["M"].hint == 64
+
+    events: list[Event] = []
+    summary = driver.build(files, ["cpu"], store, progress=events.append)
+    assert {result.status for result in summary.graphs} == {Status.BUILT}
+    (note,) = (event.label for event in events if event.stage is Stage.NOTE)
+    assert note == (
+        f"'many' of {files[1]} and 'few' of {files[0]} are one graph with other hints "
+        "(M: 1536 and 64): the plan of both is that for the latter"
+    )
+    alone = {
+        file.stem: driver.build([file], ["cpu"], store).graphs[0].status for file in files[::-1]
+    }
+    assert alone == {"same": Status.CACHED, "many": Status.BUILT, "few": Status.BUILT}
 
 
 def test_a_name_follows_an_edited_graph(tmp_path: Path) -> None:

@@ -334,3 +334,17 @@ def test_a_decline_of_cudnn_s_is_told(
     told = explain_stored(StoreReader(store_copy), up(), CPU, cudnn=Cudnn()).of("cudnn")
     assert (told.held, told.is_declined, told.plan) == (Held.CURRENT, True, "")
     assert "cudnn.eng3: not for this graph" in told.reasons
+
+
+def test_a_store_says_which_hint_its_plan_was_made_for(tmp_path: Path):
+    def rows(hint: int | None) -> Graph:
+        fields = {} if hint is None else {"hint": hint}
+        return gemm_graphs.plain("g", "M", 64, 48, symbols={"M": {"max": 4096, **fields}})
+
+    driver.build([write_graph(tmp_path, rows(64))], ["cpu"], tmp_path / "store")
+    reader = StoreReader(tmp_path / "store")
+    assert explain_stored(reader, source(rows(64)), CPU).of("native").held is Held.CURRENT
+    for hint, words in ((1536, "hint 1536"), (None, "no hint")):
+        answer = explain_stored(reader, source(rows(hint)), CPU).of("native")
+        assert answer.held is Held.STALE
+        assert answer.reasons == (f"symbol M has {words} now, it was planned for hint 64",)

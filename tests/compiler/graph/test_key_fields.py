@@ -104,7 +104,7 @@ def test_every_attribute_of_every_op_counts(op: str) -> None:
     graph = graph_of(op, "attributes")
     (node,) = graph.nodes
     base, bucket = graph_key(graph), graph_class(graph).bucket
-    view = node.view
+    view = node._view
     respelled = {name for spelling in node.spec.spellings for name in spelling.attrs}
     for attr in node.spec.attrs:
         if attr.name not in node.attrs or attr.name in respelled:
@@ -140,7 +140,7 @@ def test_wiring_and_compute_type_of_every_op_count(op: str) -> None:
     (node,) = graph.nodes
     base, bucket = graph_key(graph), graph_class(graph).bucket
     keys = {base}
-    view, inputs = node.view, dict(node.inputs)
+    view, inputs = node._view, dict(node.inputs)
     ports = list(inputs)
     for one, other in zip(ports, ports[1:], strict=False):
         view.inputs = {**inputs, one: inputs[other], other: inputs[one]}

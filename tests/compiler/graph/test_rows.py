@@ -4,13 +4,15 @@ import inspect
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from op_graphs import OPS, bare, example, value_of
+from op_graphs import OPS, bare, example, operands, required_attrs, value_of
 
+from cudnn_aot.compiler.formats import graph_json
 from cudnn_aot.compiler.graph import attr as attr_types
 from cudnn_aot.compiler.graph.document import markdown
 from cudnn_aot.compiler.graph.enums import data_type, reduction_mode
-from cudnn_aot.compiler.graph.graph import Graph
+from cudnn_aot.compiler.graph.graph import Graph, Stage
 from cudnn_aot.compiler.graph.op import Refusal, Style, unsupported, wrong
 from cudnn_aot.compiler.graph.ops import (
     attention,
@@ -78,6 +80,80 @@ def test_every_op_builds_and_every_result_is_complete(op: str, every_port: bool)
         assert tensor.dim and len(tensor.stride) == len(tensor.dim) and tensor.data_type
     assert (node.compute_data_type is None) == (op in ("reshape", "concatenate"))
     assert node.view.op == op and node.spec.node_type.isupper()
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_a_refused_node_leaves_the_graph_as_it_was(op: str) -> None:
+    spec = bare(op)
+    ports = [port.name for port in spec.ports]
+    right = example(spec, ports)
+    graph = Graph("", data_type.HALF, data_type.FLOAT, data_type.FLOAT)
+    made = operands(graph, spec, spec.ports)
+    written = {name: made.pop(name) for name in list(made) if name in spec.declared}
+    attrs = required_attrs(spec)
+    other, array = Graph("", "HALF").tensor([4, 4]), np.zeros((4, 4), np.float16)
+    first, *_, last = [*made, *made]
+
+    def add(inputs=None, results=None, out_dims=None, **fields):
+        return graph.add_node(
+            spec,
+            {**made, **(inputs or {})},
+            {**attrs, **fields.pop("attrs", {})},
+            results={**written, **(results or {})},
+            out_dims=out_dims or {},
+            **fields,
+        )
+
+    faults: list[Any] = [{"inputs": {name: other}} for name in made] + [
+        {"inputs": {first: array, last: other if first == last else 5}},
+        {"inputs": {first: array, "nothing": array}},
+        {"inputs": {first: array}, "attrs": {"nothing": 1}},
+        {"inputs": {first: array}, "compute_data_type": "WORDS"},
+        {"inputs": {first: array}, "out_dims": {"nothing": [1]}},
+        {"inputs": {first: array}, "out_dims": {spec.outputs[0].name: "words"}},
+        *({"inputs": {first: array}, "results": {name: other}} for name in written),
+        *({"results": {name: made[first]}} for name in written),
+    ]
+    if not spec.has_compute_data_type:
+        faults = [fault for fault in faults if "compute_data_type" not in fault]
+
+    def state() -> Any:
+        return graph.nodes, repr(graph.tensors), graph.bindings, graph.stage
+
+    before = state()
+    for fault in faults:
+        with pytest.raises((InvalidGraphError, TypeError)):
+            add(**fault)
+        assert state() == before, fault
+    for name, tensor in add().outputs.items():
+        tensor.set_output(True)
+        tensor.set_dim(right.nodes[0].outputs[name].dim)
+    assert graph.key() == right.key()
+    assert graph_json.dumps(graph) == graph_json.dumps(right)
+
+
+def test_a_refused_call_leaves_a_valid_graph_valid() -> None:
+    graph, other = Graph("", "HALF"), Graph("", "HALF").tensor([4, 4])
+    x = graph.tensor([4, 4])
+    graph.relu(x).set_output(True)
+    graph.validate()
+    for call in (
+        lambda: graph.add(x, other),
+        lambda: graph.relu(x, compute_data_type="WORDS"),
+        lambda: graph.tensor([4], uid=-2),
+        lambda: graph.tensor([4], ragged_offset=other),
+        lambda: graph.tensor_scalar("words"),
+        lambda: graph.tensor_scalar(1.0, "words"),
+        lambda: graph.tensor_like("words"),
+    ):
+        with pytest.raises(InvalidGraphError):
+            call()
+        assert graph.stage is Stage.VALID and len(graph.tensors) == 2 and len(graph.nodes) == 1
+    x.set_uid(7)
+    with pytest.raises(InvalidGraphError, match="uid 7 is used twice"):
+        graph.tensor([4], uid=7, ragged_offset=np.zeros(5, np.int32))
+    assert graph.bindings == {} and len(graph.tensors) == 2
+    assert graph.relu(x).uid == 3 and graph.nodes[1].name == "relu.1"  # as if it were the next call
 
 
 @pytest.mark.parametrize("op", OPS)

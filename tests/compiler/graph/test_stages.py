@@ -1,9 +1,17 @@
 """From open to planned: what may change when, and what a change undoes."""
 
+import enum
+import operator
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import pytest
 
+from cudnn_aot.compiler.formats import graph_json
 from cudnn_aot.compiler.graph.enums import data_type, tensor_reordering
 from cudnn_aot.compiler.graph.graph import Graph, Stage
+from cudnn_aot.compiler.graph.key import graph_key
+from cudnn_aot.compiler.graph.ops.table import OPS
 from cudnn_aot.errors import FrozenGraphError, InvalidGraphError
 
 BF16, FP32 = data_type.BFLOAT16, data_type.FLOAT
@@ -72,24 +80,86 @@ def test_every_write_undoes_a_validation_and_is_refused_after_planning(write):
     assert graph.key() == key == attention()[0].key()
 
 
+READERS = ("canonical", "inputs", "outputs", "inspect", "uids")
+
+
+def public_reads(thing):
+    """What the public attributes and readers without parameters of an object give, by name."""
+    for name in dir(thing):
+        if name.startswith("_") or isinstance(thing, Graph) and name in (*OPS, "get_node"):
+            continue
+        value = getattr(thing, name)
+        if not callable(value):
+            yield name, lambda name=name: getattr(thing, name)
+        elif name.startswith("get_") or name in READERS:
+            yield name, value
+
+
+def reachable(graph):
+    """What is reached from a graph by public names, each with its path and reader.
+
+    Tuples are passed through; what a dictionary, list or set holds is not looked at.
+    """
+    seen, found = [graph], list(public_reads(graph))
+    while found:
+        path, read = found.pop()
+        thing = read()
+        if any(thing is other for other in seen) or path.count("view") > 1:
+            continue  # views are made when asked for: one of each node is enough
+        seen.append(thing)
+        inside = thing.items() if isinstance(thing, MappingProxyType) else ()
+        if isinstance(thing, tuple | frozenset):
+            inside = enumerate(thing)
+        elif isinstance(thing, Mapping | list | set):
+            yield path, read, thing
+        elif type(thing).__module__.startswith("cudnn_aot.") and not isinstance(thing, enum.Enum):
+            yield path, read, thing
+            found += [(f"{path}.{name}", reader) for name, reader in public_reads(thing)]
+        found += [(f"{path}[{where!r}]", lambda item=item: item) for where, item in inside]
+
+
 def test_nothing_can_be_edited_in_place():
+    """What a frozen graph gives by public names refuses to be written, or is a container that is
+    made anew for each who asks.
+    """
+    graph, _, _ = attention()
+    graph.freeze()
+    key, text = graph_key(graph), graph_json.dumps(graph)
+    paths = []
+    for path, read, thing in reachable(graph):
+        paths.append(path)
+        if isinstance(thing, dict | list | set):
+            assert read() is not thing, path
+        elif isinstance(thing, Mapping):
+            for edit in (operator.setitem, lambda each, *_: each.update(A=7)):
+                with pytest.raises((TypeError, AttributeError)):
+                    edit(thing, "A", 7)
+        else:
+            for name in [name for name in dir(thing) if not name.startswith("_")]:
+                for edit in (setattr, lambda each, name, _: delattr(each, name)):
+                    with pytest.raises((AttributeError, FrozenGraphError)):
+                        edit(thing, name, 7)
+    assert (graph_key(graph), graph_json.dumps(graph)) == (key, text)
+    for known in ("view.inputs", "view.outputs", "view.attrs", "attr_rows", "ragged_offset"):
+        assert any(path.endswith(known) for path in paths), known
+
+
+@pytest.mark.parametrize("is_valid", [False, True])
+def test_an_open_graph_is_changed_by_its_setters_alone(is_valid):
     graph, q, _ = attention()
-    node = graph.nodes[0]
-    for frozen in (False, True):
-        if frozen:
-            graph.freeze()
-        for mapping in (node.inputs, node.outputs, node.attrs, graph.tensors, graph.symbols):
-            with pytest.raises(TypeError):
-                mapping["q"] = q
-            with pytest.raises(TypeError):
-                del mapping[next(iter(mapping), "q")]
-        for field in (q.dim, q.stride, graph.nodes):
-            with pytest.raises(TypeError):
-                field[0] = 1
-        q.get_dim()[0] = 77  # a copy
-        assert q.dim == (2, 4, 16, 8)
-        graph.bindings[1] = q
-        assert graph.bindings == {}
+    if is_valid:
+        graph.validate()
+    node, before = graph.nodes[0], attention()[0].key()
+    for field in ("inputs", "outputs", "attrs", "compute_data_type", "name"):
+        with pytest.raises(AttributeError, match="a view is for reading"):
+            setattr(node.view, field, None)
+        with pytest.raises(AttributeError):
+            delattr(node.view, field)
+    ports = [each for owner in (node, node.view) for each in (owner.inputs, owner.outputs)]
+    for mapping in (*ports, node.attrs, node.view.attrs, node.said):
+        with pytest.raises(TypeError):
+            mapping["q"] = q
+    assert graph.key() == before
 
 
 def test_a_validation_is_done_once_and_again_after_a_change():

@@ -12,6 +12,7 @@ from standin import ONE, TUNED, TWO, relu_graph
 from table_model import declared
 
 from cudnn_aot import _native
+from cudnn_aot.cache.spec import KernelSpec
 from cudnn_aot.compiler.graph.extents import Symbol
 from cudnn_aot.compiler.planning.engine import Lowering, PlanConfig, Refusal
 from cudnn_aot.compiler.planning.plan_list import PlanList
@@ -187,29 +188,34 @@ PREDICATES = [
     ["divides", 2, "A"],
 ]
 SIZES = [0, 256, ["mul", 8, "A"]]
-contents = st.tuples(st.sampled_from(["k1", "k2", "k3", None]), st.sampled_from(SIZES))
+# Two of them are equal in Python but for their keys.
+KERNELS = [
+    KernelSpec("toys.kernels.toy:host", "0" * 64, {"n": n}, "", "triple", "level", {})
+    for n in ("k", 1, True)
+]
+contents = st.tuples(st.sampled_from([*KERNELS, None]), st.sampled_from(SIZES))
 entries = st.tuples(st.sampled_from(PREDICATES), contents)
 
 
 def lowering(
     named: list[tuple[str, Any]], symbols: dict[str, Symbol], last_twice: bool
 ) -> Lowering:
-    """A table of these entries; kernels are by their names, in the order of their use."""
-    kernels: list[Any] = []
+    """A table of these entries; kernels in the order of their use."""
+    kernels: dict[str, KernelSpec] = {}
     dispatch, branches = [], {}
     for name, (predicate, (kernel, size)) in named:
         steps = []
         if kernel is not None:
-            if kernel not in kernels:
-                kernels.append(kernel)
-            steps = [{"step": "kernel", "kernel": kernels.index(kernel), "args": []}]
+            kernels.setdefault(kernel.key, kernel)
+            place = list(kernels).index(kernel.key)
+            steps = [{"step": "kernel", "kernel": place, "args": []}]
         workspace = [{"name": "room", "bytes": size, "align": 256}] if size else []
         branches[name] = {"workspace": workspace, "steps": steps}
         dispatch.append({"when": predicate, "branch": name})
     if named and last_twice:  # two guards may lead to one branch
         dispatch.append({"when": ["aligned", 2, 128], "branch": named[-1][0]})
     return Lowering(
-        tuple(kernels),
+        tuple(kernels.values()),
         {
             "version": 1,
             "device": "cpu",
@@ -249,7 +255,7 @@ def taken(lowered: Lowering, symbols: dict[str, int], changes: dict[str, Any]) -
     if name is None:
         return None
     branch = lowered.table["branches"][name]
-    kernels = [lowered.kernels[step["kernel"]] for step in branch["steps"]]
+    kernels = [lowered.kernels[step["kernel"]].key for step in branch["steps"]]
     return kernels, call.workspace_bytes(branch)
 
 
@@ -267,7 +273,7 @@ def test_a_merged_table_runs_what_the_parts_tables_run(tables, layouts):
     symbols, boxes, lowered = tables
     parts = [Range(box, PLAN) for box in boxes]
     merged = merge(list(zip(parts, lowered, strict=True)), symbols)
-    assert len(set(merged.kernels)) == len(merged.kernels)
+    assert len({kernel.key for kernel in merged.kernels}) == len(merged.kernels)
     for point in points(symbols):  # all of them: every boundary is there
         (index,) = holders(boxes, point)
         for changes in layouts:
@@ -301,7 +307,7 @@ def test_the_executor_takes_the_branch_that_the_model_takes(tables, data):
 def two_parts(first: dict[str, Any], second: dict[str, Any]) -> Any:
     symbols = {"A": A}
     low, high = Range((("A", 0, 5),), PLAN), Range((("A", 6, 11),), PLAN)
-    base = lowering([("only", (True, ("k1", 0)))], symbols, False)
+    base = lowering([("only", (True, (KERNELS[0], 0)))], symbols, False)
     parts = [
         (part, Lowering(base.kernels, base.table | changes))
         for part, changes in ((low, first), (high, second))
@@ -338,7 +344,7 @@ def test_a_bound_of_the_domain_is_not_tested_again():
     symbols = {"A": A}
     boxes = [(("A", 0, 3),), (("A", 4, 7),), (("A", 8, 11),)]
     parts = [
-        (Range(box, PLAN), lowering([("own", (True, (f"k{i}", 0)))], symbols, False))
+        (Range(box, PLAN), lowering([("own", (True, (KERNELS[i], 0)))], symbols, False))
         for i, box in enumerate(boxes)
     ]
     assert [entry["when"] for entry in merge(parts, symbols).table["dispatch"]] == [
@@ -453,6 +459,7 @@ def choosy(standin, *declining):
         (
             (2, 3),
             "standin.one",
+            "standin.tuned[STAGES=2, TILE_M=64] declines: no 64x2; "
             "standin.tuned[STAGES=3, TILE_M=64] declines: no 64x3; always works",
         ),
     ],
@@ -475,7 +482,7 @@ def test_a_range_whose_plan_declines_takes_its_next(standin, declining, taken, w
         call["branch"] == f"fast {None if taken == 'standin.one' else '64x' + taken[21]} M=10..99"
     )
     again = choosy(standin)  # what was taken is recorded and built again, whatever came before it
-    assert again._lower_ranges(again.entry(again.append_planned(planned))).table == planned.table
+    assert again.lower(again.append_planned(planned)).table == planned.table
 
 
 def test_a_range_without_a_plan_left_hands_on_to_the_next_of_the_list(standin):
@@ -487,18 +494,66 @@ def test_a_range_without_a_plan_left_hands_on_to_the_next_of_the_list(standin):
     with pytest.raises(cudnnGraphNotSupportedError) as error:
         choosy(standin, *(standin.Knobs(64, n) for n in (2, 3))).walk(lambda planned: planned)
     said = [reason.partition(": range ")[2] for reason in error.value.reasons[-4:-1]]
-    assert said == ["M=10..99: no 64x2", "M=10..99: no 64x3", "M=10..99: nor this"]
+    assert said == [
+        "M=10..99: standin.tuned[STAGES=2, TILE_M=64] declines: no 64x2",
+        "M=10..99: standin.tuned[STAGES=3, TILE_M=64] declines: no 64x3",
+        "M=10..99: standin.one declines: nor this",
+    ]
     assert error.value.reasons[-1].startswith("standin.two: module 'absent' is not installed")
     assert not error.value.is_lasting
 
 
-def test_a_pinned_plan_of_ranges_is_that_plan_or_none(standin):
+WAYS = {
+    "walk": lambda plans, build: plans.walk(build)[1],
+    "pin and walk": lambda plans, build: plans.select(0) or plans.walk(build)[1],
+    "build_at": lambda plans, build: plans.build_at(0, build),
+    "lower": lambda plans, build: build(plans.lower(0)),
+    "workspace, walk": lambda plans, build: plans.workspace_bytes(0) * 0 or plans.walk(build)[1],
+}
+
+
+def test_an_index_builds_one_plan_on_every_path(standin):
+    def build(way):
+        plans = choosy(standin, standin.Knobs(64, 2))
+        planned = WAYS[way](plans, lambda planned: planned)
+        assert all(again(plans, lambda planned: planned) is planned for again in WAYS.values())
+        assert plans.place_of(planned) == 0
+        return planned.ranges, planned.table, plans.name(0), plans.ranges(0), plans.entry(0).why
+
+    ranges, _, name, _, why = build("walk")
+    assert ranges[1].knobs["STAGES"] == 3 and name.endswith("standin.tuned[STAGES=3, TILE_M=64]")
+    assert why == "where that declines the next of the range: M=10..99"
+    assert all(build(way) == build("walk") for way in WAYS)
+
+
+def test_what_declined_in_a_range_is_told_each_time_that_the_plan_declines(standin):
     plans = choosy(standin, standin.Knobs(64, 2))
-    plans.select(0)
-    for build in (plans.walk, lambda build: plans.build_at(0, build)):
-        with pytest.raises(cudnnGraphNotSupportedError, match=r"range M=10..99: no 64x2"):
-            build(lambda planned: planned)
-    assert "STAGES=2" in plans.name(0)
+    first = "range M=10..99: standin.tuned[STAGES=2, TILE_M=64] declines: no 64x2"
+
+    def fail(planned):
+        raise NotImplementedError("does not compile")
+
+    told = []
+    for _ in range(2):
+        with pytest.raises(cudnnGraphNotSupportedError) as error:
+            plans.walk(fail)
+        told.append([reason.partition(f"{plans.name(0)}: ")[2] for reason in error.value.reasons])
+        assert told[-1][-3:-1] == [first, "does not compile"]
+    assert told[0] == told[1]
+    with pytest.raises(cudnnGraphNotSupportedError, match="no 64x2; does not compile") as error:
+        plans.build_at(0, fail)
+    assert error.value.reasons == [first, "does not compile"]
+
+
+def test_a_replayed_plan_of_ranges_is_that_plan_or_none(standin):
+    plans = choosy(standin, standin.Knobs(64, 2))
+    listed = plans.engine_and_knobs(0)
+    plans.walk(lambda planned: planned)
+    place = plans.append(*listed)
+    assert place == 2 and "STAGES=2" in plans.name(place)
+    with pytest.raises(cudnnGraphNotSupportedError, match=r"range M=10\.\.99: .* no 64x2"):
+        plans.build_at(place, lambda planned: planned)
+    assert plans.append(*plans.engine_and_knobs(0)) == 0
 
 
 def test_what_a_range_takes_instead_may_be_excluded(standin):
