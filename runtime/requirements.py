@@ -46,9 +46,9 @@ class Requirements:
         """Raise RequirementError unless this process can run the plan's host code."""
         _native.check_host(what, self._record(), this_host())
 
-    def check_device(self, what: str, device: int, attributes: dict[str, Any]) -> None:
+    def check_device(self, what: str, device: int, attributes: Mapping[str, Any]) -> None:
         """Raise RequirementError unless the device, as ``_native`` describes it, runs the plan."""
-        _native.check_device(what, self._record(), device, attributes)
+        _native.check_device(what, self._record(), device, dict(attributes))
 
     def _record(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__dataclass_fields__}

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cudnn_aot import _native
@@ -15,7 +14,6 @@ from cudnn_aot.errors import (
     Error,
     NotAStoreError,
     NotInStoreError,
-    StoreError,
     UsageError,
     cudnnGraphNotSupportedError,
 )
@@ -133,12 +131,12 @@ class Store:
         """
         largest = 0
         requests = [(name, holder, "") for name, holder in self._closure(names, target).items()]
-        for record in self._native.read(requests):
-            if isinstance(record, cudnnGraphNotSupportedError):
+        for answer in self._native.load(requests):
+            if isinstance(answer, cudnnGraphNotSupportedError):
                 continue
-            if isinstance(record, Exception):
-                raise record
-            table = record.document["table"]
+            if isinstance(answer, Exception):
+                raise answer
+            table = answer[0].document["table"]
             largest = max(largest, _native.Plan(table).workspace_bytes())
         return largest
 
@@ -237,41 +235,36 @@ class Store:
         self, requests: Sequence[_Request], provider: str | None = None
     ) -> list[Plan | Exception]:
         """A plan or an error for each request."""
-        read = self._native.read(requests, provider or "", requirements.this_host())
-        records = [each for each in read if isinstance(each, _native.PlanRecord)]
-        natives = iter(self._load_records(records))
+        lacking: Exception | None = None
+        try:
+            initialise_ffi()
+        except Error as error:  # not before it is known that there is something to load
+            lacking = error
+        answers = self._native.load(
+            requests,
+            provider or "",
+            requirements.this_host(),
+            device_hook if lacking is None else None,
+            self._counters.refusals,
+        )
         out: list[Plan | Exception] = []
-        for record in read:
-            native = record if isinstance(record, Exception) else next(natives)
-            if isinstance(record, Exception) or isinstance(native, Exception):
-                out.append(native)
+        for answer in answers:
+            if isinstance(answer, Exception):
+                out.append(answer)
                 continue
-            self._counters.add_load(record.bytes)
-            if self._log.takes("info"):
-                took = f"{record.bytes} bytes in {1e-6 * record.ns:.1f} ms"
-                what = f"{record.name!r} for {record.target}"
-                self._log.write("info", f"loaded {what}: {record.engine}, {took}")
-            out.append(Plan.loaded(record, native))
+            record, native = answer
+            made = native or (self._load_with_plugins(record) if record.blobs else lacking)
+            assert made is not None  # a record without blobs has a plan once libtvm_ffi is there
+            out.append(made if isinstance(made, Exception) else self._loaded(record, made))
         return out
 
-    def _load_records(
-        self, records: Sequence[_native.PlanRecord]
-    ) -> list[_native.Plan | Exception]:
-        """A native plan or an error for each; those with plug-ins of Python's one by one."""
-        plain = [record for record in records if not record.blobs]
-        natives: Iterator[_native.Plan | Exception] = iter(())
-        if plain:
-            try:
-                initialise_ffi()
-            except Error as error:
-                natives = itertools.repeat(error)
-            else:
-                hooks = [device_hook(record) for record in plain]
-                natives = iter(self._native.load(plain, hooks, self._counters.refusals))
-        return [
-            self._load_with_plugins(record) if record.blobs else next(natives)
-            for record in records
-        ]  # fmt: skip
+    def _loaded(self, record: _native.PlanRecord, native: _native.Plan) -> Plan:
+        self._counters.add_load(record.bytes)
+        if self._log.takes("info"):
+            took = f"{record.bytes} bytes in {1e-6 * record.ns:.1f} ms"
+            what = f"{record.name!r} for {record.target}"
+            self._log.write("info", f"loaded {what}: {record.engine}, {took}")
+        return Plan.loaded(record, native)
 
     def _load_with_plugins(self, record: _native.PlanRecord) -> _native.Plan | Exception:
         began = time.perf_counter_ns()

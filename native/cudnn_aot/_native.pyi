@@ -184,8 +184,8 @@ class PlanRecord:
 class Store:
     """The files of a store. An empty target is any.
 
-    The interpreter lock is given up while plans are read and loaded; ``read`` and ``load`` use
-    several threads, and put an error in the place of what failed.
+    ``load`` gives the interpreter lock up once for all that it is asked for, uses several threads,
+    and puts an error in the place of what failed.
     """
 
     def __init__(self, path: builtins.bytes, target: str = "") -> None: ...
@@ -199,18 +199,19 @@ class Store:
     def find(self, name: str, target: str = "") -> tuple[str, str, dict[str, int], list[str]]:
         """Target, graph key, uids by the names of operands, the best record if there is one."""
 
-    def read(
-        self, requests: Sequence[tuple[str, str, str]], provider: str = "", host: Host | None = None
-    ) -> list[PlanRecord | Exception]:
-        """The record of each (name or key, target, name of the plan); None checks no host."""
-
     def load(
         self,
-        records: Sequence[PlanRecord],
-        hooks: Sequence[Callable[[int | None], object]],
-        refusals: dict[str, int],
-    ) -> list[Plan | Exception]:
-        """Plans with their kernels, of records without blobs, which are used up."""
+        requests: Sequence[tuple[str, str, str]],
+        provider: str = "",
+        host: Host | None = None,
+        hook: Callable[[PlanRecord], Callable[[int | None], object]] | None = None,
+        refusals: dict[str, int] = ...,
+    ) -> list[tuple[PlanRecord, Plan | None] | Exception]:
+        """The best plan of each (name or key, target, name of the plan).
+
+        ``hook`` makes the ``on_device`` of a plan. None loads no kernels: there are records alone.
+        There is no plan of a record that has blobs either. Without ``host`` none is checked.
+        """
 
 # What plans require of a machine; see `cudnn_aot.runtime.requirements`.
 class Host:

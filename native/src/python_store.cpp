@@ -91,42 +91,39 @@ py::tuple FindOf(const Store& store, const py::str& name, const py::str& target)
   return py::make_tuple(found.target, found.graph_key, found.uids, records);
 }
 
-py::list ReadAll(const Store& store, const py::list& asked, const std::string& provider,
-                 const Host* host) {
+// A plan object with the hook that `hook(record)` gives it.
+py::object PlanOf(Answer* answer, const py::object& record, const py::object& hook,
+                  const py::object& refusals, PyTypeObject* plan_type) {
+  py::object own = hook(record);
+  PyObject* plan = Guarded<PyObject*>(nullptr, [&] {
+    return MakePlan(plan_type, std::move(answer->plan), own.ptr(), refusals.ptr());
+  });
+  if (plan == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(plan);
+}
+
+py::list LoadAll(const Store& store, const py::list& asked, const std::string& provider,
+                 const Host* host, const py::object& hook, const py::dict& refusals,
+                 PyTypeObject* plan_type) {
   std::vector<Request> requests;
   for (py::handle each : asked) {
     auto fields = py::reinterpret_borrow<py::tuple>(each);
     requests.push_back({NameOf(fields[0]), NameOf(fields[1]), NameOf(fields[2])});
   }
-  auto answers = WithoutGil([&] { return store.Read(requests, provider, host); });
+  bool kernels = !hook.is_none();
+  auto answers = WithoutGil([&] { return store.Load(requests, provider, host, kernels); });
   py::list out(answers.size());
   for (size_t i = 0; i < answers.size(); ++i) {
-    if (answers[i].error) {
-      out[i] = ErrorObject(answers[i].error);
-    } else {
-      out[i] = std::make_unique<RecordObject>(RecordObject{std::move(answers[i].result), {}});
+    Answer& answer = answers[i];
+    if (answer.error) {
+      out[i] = ErrorObject(answer.error);
+      continue;
     }
-  }
-  return out;
-}
-
-py::list LoadAll(const Store& store, const py::list& given, const py::list& hooks,
-                 const py::dict& refusals, PyTypeObject* plan_type) {
-  std::vector<PlanRecord*> records;
-  for (py::handle each : given) records.push_back(&each.cast<RecordObject&>().record);
-  auto answers = WithoutGil([&] { return store.Load(records); });
-  py::list out(answers.size());
-  for (size_t i = 0; i < answers.size(); ++i) {
-    if (answers[i].error) {
-      out[i] = ErrorObject(answers[i].error);
-    } else {
-      PyObject* plan = Guarded<PyObject*>(nullptr, [&] {
-        PyObject* hook = PyList_GET_ITEM(hooks.ptr(), static_cast<Py_ssize_t>(i));
-        return MakePlan(plan_type, std::move(answers[i].result), hook, refusals.ptr());
-      });
-      if (plan == nullptr) throw py::error_already_set();
-      out[i] = py::reinterpret_steal<py::object>(plan);
-    }
+    py::object record =
+        py::cast(std::make_unique<RecordObject>(RecordObject{std::move(answer.record), {}}));
+    py::object plan = py::none();
+    if (answer.plan != nullptr) plan = PlanOf(&answer, record, hook, refusals, plan_type);
+    out[i] = py::make_tuple(record, plan);
   }
   return out;
 }
@@ -195,15 +192,14 @@ void DefineStore(py::module_& m, const py::object& plan_type) {
           },
           py::arg("digest"))
       .def("find", &FindOf, py::arg("name"), py::arg("target") = "")
-      .def("read", &ReadAll, py::arg("requests"), py::arg("provider") = "",
-           py::arg("host") = py::none())
       .def(
           "load",
-          [type](const Store& self, const py::list& records, const py::list& hooks,
-                 const py::dict& refusals) {
-            return LoadAll(self, records, hooks, refusals, type);
+          [type](const Store& self, const py::list& requests, const std::string& provider,
+                 const Host* host, const py::object& hook, const py::dict& refusals) {
+            return LoadAll(self, requests, provider, host, hook, refusals, type);
           },
-          py::arg("records"), py::arg("hooks"), py::arg("refusals"));
+          py::arg("requests"), py::arg("provider") = "", py::arg("host") = py::none(),
+          py::arg("hook") = py::none(), py::arg("refusals") = py::dict());
 }
 
 }  // namespace cudnn_aot

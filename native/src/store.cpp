@@ -77,16 +77,6 @@ int64_t NowNs() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
 }
 
-// Does one of many and keeps what it throws.
-template <typename Result, typename Work>
-void Attempt(Answer<Result>* out, Work work) {
-  try {
-    out->result = work();
-  } catch (...) {
-    out->error = std::current_exception();
-  }
-}
-
 // The version and the graph that a record states are those that are wanted.
 void CheckRecord(const Value& record, const std::string& name, const Found& found,
                  const std::string& digest) {
@@ -151,7 +141,6 @@ Found Store::Find(const std::string& name, const std::string& target) const {
 
 PlanRecord Store::Read(const Request& request, const std::string& provider,
                        const Host* host) const {
-  int64_t began = NowNs();
   const std::string& name = request.label.empty() ? request.name : request.label;
   Found found = Find(request.name, request.target);
   Held held(found.pointer);
@@ -182,27 +171,23 @@ PlanRecord Store::Read(const Request& request, const std::string& provider,
   if (host != nullptr) CheckHost(out.requirements, out.What(), *host);
   out.bytes = static_cast<int64_t>(text.size());
   out.text = std::move(text);
-  out.ns = NowNs() - began;
   return out;
 }
 
-std::vector<Answer<PlanRecord>> Store::Read(const std::vector<Request>& requests,
-                                            const std::string& provider, const Host* host) const {
-  std::vector<Answer<PlanRecord>> out(requests.size());
-  ForEachInParallel(requests.size(), [&](size_t i) {
-    Attempt(&out[i], [&] { return Read(requests[i], provider, host); });
-  });
-  return out;
-}
-
-std::vector<Answer<std::unique_ptr<Plan>>> Store::Load(
-    const std::vector<PlanRecord*>& records) const {
-  std::vector<Answer<std::unique_ptr<Plan>>> out(records.size());
+std::vector<Answer> Store::Load(const std::vector<Request>& requests, const std::string& provider,
+                                const Host* host, bool kernels) const {
+  std::vector<Answer> out(requests.size());
   auto read = [this](const std::string& digest) { return reader_.Blob(digest); };
-  ForEachInParallel(records.size(), [&](size_t i) {
+  ForEachInParallel(requests.size(), [&](size_t i) {
     int64_t began = NowNs();
-    Attempt(&out[i], [&] { return LoadPlan(records[i], read, {}); });
-    records[i]->ns += NowNs() - began;
+    PlanRecord& record = out[i].record;
+    try {
+      record = Read(requests[i], provider, host);
+      if (kernels && record.blobs.empty()) out[i].plan = LoadPlan(&record, read, {});
+    } catch (...) {
+      out[i].error = std::current_exception();
+    }
+    record.ns = NowNs() - began;
   });
   return out;
 }

@@ -33,10 +33,10 @@ struct Found {
   Value pointer;
 };
 
-// One of many answers: an error stands for itself alone.
-template <typename Result>
+// One of many: an error stands for itself alone.
 struct Answer {
-  Result result{};
+  PlanRecord record;
+  std::unique_ptr<Plan> plan;  // null if only the record was read
   std::exception_ptr error;
 };
 
@@ -62,12 +62,10 @@ class Store {
   // the host runs it unless null. Nothing is loaded. Throws StoreFailure and RequirementFailure.
   PlanRecord Read(const Request& request, const std::string& provider, const Host* host) const;
 
-  // The same for many, on several threads; answers in the order of the requests.
-  std::vector<Answer<PlanRecord>> Read(const std::vector<Request>& requests,
-                                       const std::string& provider, const Host* host) const;
-
-  // Loads the kernels of plans without blobs, on several threads. libtvm_ffi is loaded.
-  std::vector<Answer<std::unique_ptr<Plan>>> Load(const std::vector<PlanRecord*>& records) const;
+  // The same for many, on several threads, and with `kernels` their plans, of records without
+  // blobs; libtvm_ffi is loaded by then. Answers are in the order of the requests.
+  std::vector<Answer> Load(const std::vector<Request>& requests, const std::string& provider,
+                           const Host* host, bool kernels) const;
 
   // Loads one plan for a program without Python, and libtvm_ffi. Throws StoreFailure,
   // RequirementFailure and LaunchFailure.
