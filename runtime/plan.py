@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from cudnn_aot import _native
 from cudnn_aot.errors import RequirementError, StoreError, UsageError
-from cudnn_aot.runtime import cudart
+from cudnn_aot.runtime import cudart, requirements
 from cudnn_aot.runtime.requirements import Requirements
 
 FORMAT = 1
@@ -46,20 +46,13 @@ class Plan:
 
     __slots__ = (
         "_native",
+        "_record",
         "caller",
-        "device",
-        "engine",
-        "engine_id",
         "execute",
-        "graph_key",
-        "knobs",
         "launcher",
         "name",
-        "requirements",
         "resolve",
         "symbols",
-        "table",
-        "target",
         "uids",
         "workspace_bytes",
     )
@@ -80,45 +73,57 @@ class Plan:
             RequirementError: this host cannot run it; nothing of it was loaded.
             StoreError: the record or a kernel is missing, damaged or of a newer version.
         """
-        self.name = name
-        try:
-            self.graph_key: str = record["graph_key"]
-            self.target: str = record["target"]
-            self.engine: str = record["engine"]["name"]
-            self.engine_id: int = record["engine"]["id"]
-            self.knobs: dict[str, int] = dict(record["knobs"])
-            self.table: dict[str, Any] = record["table"]
-            kernels: Sequence[Mapping[str, Any]] = record["kernels"]
-            blobs = [blob["blob"] for blob in record.get("blobs", ())]
-            self.requirements = Requirements.from_record(record["requirements"])
-            self.uids = dict(uids) or {op["name"]: op["uid"] for op in self.table["operands"]}
-        except (KeyError, TypeError) as error:
-            raise StoreError(f"plan record of {name!r} lacks a field: {error}") from None
-        what = f"plan {name!r} for {self.target}"
-        self.requirements.check_host(what)
-        make_plugins = None
-        if blobs:
-            from cudnn_aot.runtime import cudnn_backend
+        read = _native.PlanRecord(name, dict(uids), dict(record))
+        read.check_host(requirements.this_host())
+        self._fill(read, load_native(read, read_blob, {} if refusals is None else refusals))
 
-            make_plugins = cudnn_backend.plugins(
-                what, self.requirements.cudnn, self.table, len(blobs)
-            )
-        initialise_ffi()
-        loaded = [
-            _native.load_kernel(read_blob(kernel["blob"]), kernel["symbol"], kernel["blob"])
-            for kernel in kernels
-        ]
-        plugins = make_plugins([read_blob(blob) for blob in blobs]) if make_plugins else None
-        # The hook holds no plan: a plan is freed with its last user.
-        hook = functools.partial(_make_ready, what, self.requirements)
-        try:
-            counted = {} if refusals is None else refusals
-            native = _native.Plan(self.table, loaded, hook, plugins, counted)
-        except ValueError as error:
-            raise StoreError(f"launch table of plan {name!r}: {error}") from None
-        self.device: str = native.device
+    @classmethod
+    def loaded(cls, record: _native.PlanRecord, native: _native.Plan) -> Plan:
+        """The plan of a record whose kernels are loaded."""
+        plan = object.__new__(cls)
+        plan._fill(record, native)
+        return plan
+
+    def _fill(self, record: _native.PlanRecord, native: _native.Plan) -> None:
+        self.name = record.name
+        self.uids = record.uids
         self.symbols: dict[str, int] = {}
+        self._record = record
         self._expose(native)
+
+    @property
+    def graph_key(self) -> str:
+        return self._record.graph_key
+
+    @property
+    def target(self) -> str:
+        return self._record.target
+
+    @property
+    def engine(self) -> str:
+        return self._record.engine
+
+    @property
+    def engine_id(self) -> int:
+        return self._record.engine_id
+
+    @property
+    def device(self) -> str:
+        return self._record.device
+
+    @property
+    def knobs(self) -> dict[str, int]:
+        knobs: dict[str, int] = self._record.document["knobs"]
+        return knobs
+
+    @property
+    def table(self) -> dict[str, Any]:
+        table: dict[str, Any] = self._record.document["table"]
+        return table
+
+    @property
+    def requirements(self) -> Requirements:
+        return Requirements.from_record(self._record.document["requirements"])
 
     def bind(
         self,
@@ -196,6 +201,39 @@ class Plan:
 _COPIED = Plan.__slots__
 
 
+def load_native(
+    record: _native.PlanRecord, read_blob: Callable[[str], bytes], refusals: dict[str, int]
+) -> _native.Plan:
+    """Load the kernels of a record, and cuDNN's plug-ins for its blobs, from bytes at hand.
+
+    Raises:
+        RequirementError: this process cannot run it; no blob was read.
+        StoreError: a kernel is missing, or does not belong to the launch table.
+    """
+    make_plugins = None
+    if record.blobs:
+        from cudnn_aot.runtime import cudnn_backend
+
+        needed = Requirements.from_record(record.document["requirements"])
+        table = record.document["table"]
+        make_plugins = cudnn_backend.plugins(record.what, needed.cudnn, table, len(record.blobs))
+    initialise_ffi()
+    kernels = [
+        _native.load_kernel(read_blob(blob), symbol, blob) for blob, symbol in record.kernels
+    ]
+    plugins = make_plugins([read_blob(blob) for blob in record.blobs]) if make_plugins else None
+    hook = device_hook(record)
+    try:
+        return _native.Plan(record.document["table"], kernels, hook, plugins, refusals)
+    except ValueError as error:
+        raise StoreError(f"launch table of plan {record.name!r}: {error}") from None
+
+
+def device_hook(record: _native.PlanRecord) -> Callable[[int | None], None]:
+    """What a plan calls before it uses a device. It holds no plan: that goes with its last user."""
+    return functools.partial(_make_ready, record.what, record)
+
+
 FFI_MIN = "0.1.15"  # of apache-tvm-ffi; no newer one is known to do otherwise
 
 
@@ -221,11 +259,17 @@ def find_ffi() -> Path:
     )
 
 
-def _make_ready(what: str, requirements: Requirements, device: int | None) -> None:
+class _Needs(Protocol):
+    """Requirements, or the record of a plan that has some."""
+
+    def check_device(self, what: str, device: int, attributes: dict[str, Any]) -> None: ...
+
+
+def _make_ready(what: str, needs: _Needs, device: int | None) -> None:
     """Called before the first use of a device, and with None to learn which one is current."""
     cudart.find()
     if device is not None:
-        requirements.check_device(what, device, _native.device_attributes(device))
+        needs.check_device(what, device, _native.device_attributes(device))
 
 
 def _device_index(device: Any, kind: str) -> int | None:

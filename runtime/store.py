@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cudnn_aot import _native
-from cudnn_aot.cache.canonical import canonical_digest
-from cudnn_aot.cache.layout import is_digest, providers_of
-from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.errors import (
-    DamagedError,
     Error,
     NotAStoreError,
     NotInStoreError,
-    StoreError,
     UsageError,
     cudnnGraphNotSupportedError,
 )
+from cudnn_aot.runtime import requirements
 from cudnn_aot.runtime.log import Log
-from cudnn_aot.runtime.plan import FORMAT, Plan
+from cudnn_aot.runtime.plan import Plan, device_hook, initialise_ffi, load_native
 from cudnn_aot.runtime.stats import Counters, Stats
 
 if TYPE_CHECKING:
     from cudnn_aot.runtime.classes import ClassIndex
     from cudnn_aot.runtime.validity import Validity
+
+_Request = tuple[str, str, str]  # name or key; target, empty for any; another name for the plan
 
 VARIABLE = "CUDNN_AOT_STORE"
 MISS_VARIABLE = "CUDNN_AOT_MISS_DIR"
@@ -66,7 +63,7 @@ class Store:
     """
 
     def __init__(self, path: str | os.PathLike[str], target: str | None = None) -> None:
-        self._reader = StoreReader(path)
+        self._native = _native.Store(os.fsencode(path), target or "")
         self.target = target
         self._targets: frozenset[str] = frozenset()  # all, once a graph was asked for without one
         self._seen: set[str] = set()  # targets that are known to be there
@@ -75,16 +72,14 @@ class Store:
         self._counters = Counters()
         self._log = Log()
         self._classes: ClassIndex | None = None  # once a graph was asked for
-        if target is not None:
-            self._need_target(target)
 
     @property
     def path(self) -> str:
-        return str(self._reader.path)
+        return self._native.path
 
     def names(self) -> list[tuple[str, str]]:
         """(target, name) of every named graph, sorted."""
-        return self._reader.names()
+        return self._native.names()
 
     def validity(self, device: Any = None) -> tuple[Validity, ...]:
         """Whether the store's plans run on a device, told from their records alone.
@@ -99,9 +94,11 @@ class Store:
             UsageError: that names no device.
             StoreError: the store cannot be listed.
         """
+        from cudnn_aot.cache.reader import StoreReader
         from cudnn_aot.runtime.validity import Machine, validities
 
-        return tuple(validities(self._reader, Machine.described(device), self.target))
+        machine = Machine.described(device)
+        return tuple(validities(StoreReader(self.path), machine, self.target))
 
     def closure_digest(self, names: Iterable[str] | None = None, target: str | None = None) -> str:
         """One value that is equal where the same plans would be loaded under these names.
@@ -115,11 +112,12 @@ class Store:
             DamagedError: what was read is not what was recorded.
             UsageError: several targets hold a name and none was chosen.
         """
+        from cudnn_aot.cache.canonical import canonical_digest
+
         entries = []
-        for holder, name in self._closure(names, target):
-            uids, pointer = self._find(name, holder)
-            records = pointer.get("records", [])[:1]
-            entries.append([holder, name, pointer["graph_key"], sorted(uids.items()), records])
+        for name, holder in self._closure(names, target).items():
+            found, key, uids, records = self._native.find(name, holder)
+            entries.append([found, name, key, sorted(uids.items()), records])
         return canonical_digest({"plans": sorted(entries), "version": 1})
 
     def max_workspace(self, names: Iterable[str] | None = None, target: str | None = None) -> int:
@@ -132,15 +130,43 @@ class Store:
             NotInStoreError, DamagedError, UsageError: as of `closure_digest`.
         """
         largest = 0
-        for holder, name in self._closure(names, target):
-            _, pointer = self._find(name, holder)
-            if pointer.get("records"):
-                table = self._record(name, pointer)["table"]
-                try:
-                    largest = max(largest, _native.Plan(table).workspace_bytes())
-                except ValueError as error:
-                    raise StoreError(f"launch table of plan {name!r}: {error}") from None
+        requests = [(name, holder, "") for name, holder in self._closure(names, target).items()]
+        for answer in self._native.load(requests):
+            if isinstance(answer, cudnnGraphNotSupportedError):
+                continue
+            if isinstance(answer, Exception):
+                raise answer
+            table = answer[0].document["table"]
+            largest = max(largest, _native.Plan(table).workspace_bytes())
         return largest
+
+    def plans(
+        self, names: Iterable[str] | None = None, target: str | None = None
+    ) -> dict[str, Plan]:
+        """Load the best plans of many graphs at once, by their names or keys.
+
+        They are read, verified and loaded on as many threads as there are processors, without the
+        interpreter lock. None stands for every name of the store that has a plan; declined graphs
+        are left out, as far as they are not asked for.
+
+        Raises:
+            NotInStoreError, cudnnGraphNotSupportedError, RequirementError, DamagedError,
+            UsageError: as of `plan`, the first in the order of the names. All others were loaded
+                all the same, so that asking for them again takes little.
+        """
+        requests = self._closure(names, target)
+        plans = {}
+        faults: list[Exception] = []
+        answers = self._load([(name, holder, "") for name, holder in requests.items()])
+        for name, answer in zip(requests, answers, strict=True):
+            if isinstance(answer, Plan):
+                plans[name] = answer
+            elif names is not None or not isinstance(answer, cudnnGraphNotSupportedError):
+                self._note_fault(answer)
+                faults.append(answer)
+        if faults:
+            raise faults[0]
+        return plans
 
     def plan(self, name: Any, target: str | None = None, *, provider: str | None = None) -> Plan:
         """Load the best plan of a graph, by its name, its key, or the graph itself.
@@ -163,17 +189,12 @@ class Store:
         """
         try:
             if isinstance(name, str):
-                return self._plan_of_name(name, target, provider)
+                return self._plan_of_name((name, target or "", ""), provider)
             return self._plan_of_graph(name, target, provider)
-        except NotInStoreError as error:
-            self._counters.add_miss()
-            self._log.write("warning", f"miss: {error}")
-            if not isinstance(name, str):
-                self._note_miss(name)
-            raise
         except Error as error:
-            self._counters.add_failure(error)
-            self._log.write("error", f"{type(error).__name__}: {error}")
+            self._note_fault(error)
+            if isinstance(error, NotInStoreError) and not isinstance(name, str):
+                self._note_miss(name)
             raise
 
     def stats(self) -> Stats:
@@ -185,39 +206,88 @@ class Store:
 
     # What follows is not part of the interface.
 
-    def _find(self, name: str, target: str | None) -> tuple[Mapping[str, int], Mapping[str, Any]]:
-        """What lies under a name or a key: names of operands, and the pointer."""
-        chosen = target or self.target
-        if chosen is not None:
+    def _closure(self, names: Iterable[str] | None, target: str | None) -> dict[str, str]:
+        """The targets of distinct names, empty where it is to be found; None stands for all."""
+        chosen = target or self.target or ""
+        if chosen:
             self._need_target(chosen)
-        holder = chosen or self._only_target(name)
-        if is_digest(name):
-            return {}, self._reader.pointer(holder, name)
-        try:
-            entry = self._reader.name(holder, name)
-        except (NotInStoreError, UnicodeEncodeError):  # a string that is no text names no file
-            raise self._absent(name, holder) from None
-        try:
-            pointer = self._reader.pointer(holder, entry["graph_key"])
-        except KeyError:
-            raise DamagedError(f"name {name!r} for {holder} states no graph key") from None
-        return entry.get("uids", {}), pointer
-
-    def _closure(
-        self, names: Iterable[str] | None, target: str | None
-    ) -> list[tuple[str | None, str]]:
-        """(target, name) of each distinct name; None stands for all."""
-        chosen = target or self.target
+        closure: dict[str, str] = {}
         if names is None:
-            return [entry for entry in self.names() if chosen in (None, entry[0])]
+            for holder, name in self.names():
+                if chosen in ("", holder):
+                    closure[name] = "" if name in closure else holder
+            return closure
         if isinstance(names, str):
             raise UsageError(f"bad names: got the string {names!r}, want a list of names")
-        listed = sorted(set(names))
-        return [(chosen or self._only_target(name), name) for name in listed]
+        for name in names:
+            if not isinstance(name, str):
+                raise UsageError(f"bad name: got {name!r}, want the name or the key of a graph")
+            closure[name] = chosen
+        return closure
 
-    def _plan_of_name(self, name: str, target: str | None, provider: str | None) -> Plan:
-        uids, pointer = self._find(name, target)
-        return self._load(name, uids, pointer, provider)
+    def _plan_of_name(self, request: _Request, provider: str | None = None) -> Plan:
+        (answer,) = self._load([request], provider)
+        if isinstance(answer, Plan):
+            return answer
+        raise answer
+
+    def _load(
+        self, requests: Sequence[_Request], provider: str | None = None
+    ) -> list[Plan | Exception]:
+        """A plan or an error for each request."""
+        lacking: Exception | None = None
+        try:
+            initialise_ffi()
+        except Error as error:  # not before it is known that there is something to load
+            lacking = error
+        answers = self._native.load(
+            requests,
+            provider or "",
+            requirements.this_host(),
+            device_hook if lacking is None else None,
+            self._counters.refusals,
+        )
+        out: list[Plan | Exception] = []
+        for answer in answers:
+            if isinstance(answer, Exception):
+                out.append(answer)
+                continue
+            record, native = answer
+            made = native or (self._load_with_plugins(record) if record.blobs else lacking)
+            assert made is not None  # a record without blobs has a plan once libtvm_ffi is there
+            out.append(made if isinstance(made, Exception) else self._loaded(record, made))
+        return out
+
+    def _loaded(self, record: _native.PlanRecord, native: _native.Plan) -> Plan:
+        self._counters.add_load(record.bytes)
+        if self._log.takes("info"):
+            took = f"{record.bytes} bytes in {1e-6 * record.ns:.1f} ms"
+            what = f"{record.name!r} for {record.target}"
+            self._log.write("info", f"loaded {what}: {record.engine}, {took}")
+        return Plan.loaded(record, native)
+
+    def _load_with_plugins(self, record: _native.PlanRecord) -> _native.Plan | Exception:
+        began = time.perf_counter_ns()
+
+        def read_blob(digest: str) -> bytes:
+            data = self._native.blob(digest)
+            record.bytes += len(data)
+            return data
+
+        try:
+            return load_native(record, read_blob, self._counters.refusals)
+        except Error as error:
+            return error
+        finally:
+            record.ns += time.perf_counter_ns() - began
+
+    def _note_fault(self, error: Exception) -> None:
+        if isinstance(error, NotInStoreError):
+            self._counters.add_miss()
+            self._log.write("warning", f"miss: {error}")
+        else:
+            self._counters.add_failure(error)
+            self._log.write("error", f"{type(error).__name__}: {error}")
 
     def _note_miss(self, value: Any) -> None:
         """Leave a missing graph for the next build, if there is a folder for that."""
@@ -230,69 +300,6 @@ class Store:
         if graph is not None and (fault := misses.write(graph, folder)):
             self._log.write("warning", f"{MISS_VARIABLE}: {fault}")
 
-    def _load(
-        self,
-        name: str,
-        uids: Mapping[str, int],
-        pointer: Mapping[str, Any],
-        provider: str | None = None,
-    ) -> Plan:
-        target = pointer["target"]
-        if provider is not None:
-            pointer = {**pointer, **self._part_of(provider, name, pointer)}
-        records = pointer.get("records", [])
-        if pointer.get("status") == "declined" or not records:
-            reasons = "; ".join(pointer.get("reasons", [])) or "no reason was recorded"
-            raise cudnnGraphNotSupportedError(f"graph {name!r} is declined for {target}: {reasons}")
-        began = time.perf_counter()
-        size = 0
-
-        def read_blob(digest: str) -> bytes:
-            nonlocal size
-            data = self._reader.blob(digest)
-            size += len(data)
-            return data
-
-        record = self._record(name, pointer, read_blob)
-        plan = Plan(name, uids, record, read_blob, self._counters.refusals)
-        self._counters.add_load(size)
-        if self._log.takes("info"):
-            took = f"{size} bytes in {1e3 * (time.perf_counter() - began):.1f} ms"
-            self._log.write("info", f"loaded {name!r} for {target}: {plan.engine}, {took}")
-        return plan
-
-    def _record(
-        self,
-        name: str,
-        pointer: Mapping[str, Any],
-        read_blob: Callable[[str], bytes] | None = None,
-    ) -> Mapping[str, Any]:
-        """The record of the best plan of a graph that has one."""
-        target, records = pointer["target"], pointer["records"]
-        try:
-            record = json.loads((read_blob or self._reader.blob)(records[0]))
-        except ValueError:
-            raise DamagedError(f"plan record {records[0]} of {name!r} is no JSON") from None
-        found = record.get("format") if isinstance(record, dict) else None
-        if found != FORMAT:
-            raise StoreError(
-                f"plan record of {name!r} has format {found!r}, this version of cudnn-aot reads "
-                f"format {FORMAT}"
-            )
-        if record.get("graph_key") != pointer["graph_key"] or record.get("target") != target:
-            raise DamagedError(f"plan record {records[0]} belongs to another graph than {name!r}")
-        return record
-
-    def _part_of(self, provider: str, name: str, pointer: Mapping[str, Any]) -> Mapping[str, Any]:
-        held = providers_of(pointer)
-        if provider not in held:
-            raise NotInStoreError(
-                f"store {self.path!r} holds no plan of {provider!r} for {name!r}; it has those of: "
-                f"{', '.join(sorted(held))}"
-            )
-        status = "built" if held[provider]["records"] else "declined"
-        return {**held[provider], "status": status}
-
     def _plan_of_graph(self, value: Any, target: str | None, provider: str | None) -> Plan:
         graph = None
         if "cudnn_aot.compiler.graph.graph" in sys.modules:  # else nobody has a graph
@@ -304,7 +311,7 @@ class Store:
                 f"bad name: got {value!r}, want the name or the key of a graph, or the graph"
             )
         if provider is not None:
-            exact = self._plan_of_name(graph.key(), target, provider)
+            exact = self._plan_of_name((graph.key(), target or "", ""), provider)
             return exact.renamed(graph.name or exact.name, graph.uids())
         chosen = target or self.target
         if chosen is not None:
@@ -312,7 +319,7 @@ class Store:
             targets = [chosen]
         else:
             if not self._targets:
-                self._targets = frozenset(self._reader.targets())
+                self._targets = frozenset(self._native.targets())
             targets = sorted(self._targets)
         found: list[Plan] = []
         declined: list[cudnnGraphNotSupportedError] = []
@@ -339,25 +346,22 @@ class Store:
         key = graph.key()
         name = graph.name or key
         plan = self._plans.get((target, key))
-        if plan is None:
-            try:
-                pointer = self._reader.pointer(target, key)
-            except NotInStoreError:
-                pass
-            else:
-                plan = self._keep(name, pointer)
+        if plan is None and self._native.holds(target, key):
+            plan = self._keep((key, target, name))
         if plan is not None:
             return plan.renamed(name, graph.uids())
         if self._classes is None:
+            from cudnn_aot.cache.reader import StoreReader
+
             with self._lock:
-                self._classes = self._classes or classes.ClassIndex(self._reader)
+                self._classes = self._classes or classes.ClassIndex(StoreReader(self.path))
         found = self._classes.find(graph, target)
         if isinstance(found, list):
             reasons += found
             return None
         member = found.member
         plan = self._plans.get((target, member.graph_key)) or self._keep(
-            member.pattern.graph.name or member.graph_key, member.pointer
+            (member.graph_key, target, member.pattern.graph.name)
         )
         scalars = classes.passed_scalars(found, plan.table)
         if isinstance(scalars, str):
@@ -367,13 +371,13 @@ class Store:
         symbols = {symbol: value for symbol, value in found.match.symbols.items() if symbol in used}
         return plan.bind(symbols, scalars, name=name, uids=graph.uids())
 
-    def _keep(self, name: str, pointer: Mapping[str, Any]) -> Plan:
+    def _keep(self, request: _Request) -> Plan:
         """Load a plan that a graph found, once."""
-        place = pointer["target"], pointer["graph_key"]
+        key, target, _ = request
         with self._lock:
-            plan = self._plans.get(place)
+            plan = self._plans.get((target, key))
             if plan is None:
-                plan = self._plans[place] = self._load(name, {}, pointer)
+                plan = self._plans[target, key] = self._plan_of_name(request)
         return plan
 
     def _no_plan(self, graph: Any, targets: list[str], reasons: list[str]) -> NotInStoreError:
@@ -390,42 +394,9 @@ class Store:
         )
 
     def _need_target(self, target: str) -> None:
-        if target in self._seen:
-            return
-        if self._reader.has_target(target):
+        if target not in self._seen:
+            self._native.need_target(target)
             self._seen.add(target)
-        else:
-            held = self._reader.targets()
-            raise NotInStoreError(
-                f"store {self.path!r} holds nothing for target {target!r}; it has: "
-                f"{', '.join(held) or 'no target at all'}"
-            )
-
-    def _only_target(self, name: str) -> str:
-        holders = self._reader.holders(name)
-        if not holders:
-            raise self._absent(name, None)
-        if len(holders) > 1:
-            raise UsageError(
-                f"{name!r} is stored for {', '.join(holders)}: choose one with "
-                f"plan({name!r}, target=...)"
-            )
-        return holders[0]
-
-    def _absent(self, name: str, target: str | None) -> NotInStoreError:
-        entries = self._reader.names()
-        message = f"no graph named {name!r} in store {self.path!r}"
-        if target is not None:
-            elsewhere = sorted({holder for holder, entry in entries if entry == name})
-            entries = [entry for entry in entries if entry[0] == target]
-            message = f"no graph named {name!r} for {target} in store {self.path!r}"
-            if elsewhere:
-                return NotInStoreError(f"{message}; it is there for {', '.join(elsewhere)}")
-        names = sorted({entry for _, entry in entries})
-        nearest = _native.nearest(name.encode(errors="replace").decode(), names)
-        if not nearest:
-            return NotInStoreError(f"{message}; it holds {len(names)} names")
-        return NotInStoreError(f"{message}; the nearest are {', '.join(map(repr, nearest))}")
 
 
 __all__ = ["Store", "open"]

@@ -1,3 +1,4 @@
+import builtins
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -137,6 +138,80 @@ def current_device() -> int: ...
 def device_attributes(device: int) -> dict[str, Any]: ...
 def nearest(name: str, names: Iterable[str]) -> list[str]:
     """At most three names that are most like ``name``: ``difflib.get_close_matches`` at 0.4."""
+
+# Stores and plan records, as they are served; see `cudnn_aot.runtime.store`.
+class PlanRecord:
+    """What a store holds of one plan, read and checked; the launch table is parsed.
+
+    Raises StoreError for a document that is none. Without ``uids`` they are the launch table's.
+    """
+
+    def __init__(self, name: str, uids: dict[str, int], document: dict[str, Any]) -> None: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def graph_key(self) -> str: ...
+    @property
+    def target(self) -> str: ...
+    @property
+    def engine(self) -> str: ...
+    @property
+    def engine_id(self) -> int: ...
+    @property
+    def device(self) -> str: ...
+    @property
+    def uids(self) -> dict[str, int]: ...
+    @property
+    def kernels(self) -> list[tuple[str, str]]:
+        """Digest of the library and symbol of each."""
+
+    @property
+    def blobs(self) -> list[str]: ...
+    @property
+    def what(self) -> str: ...
+    @property
+    def document(self) -> dict[str, Any]:
+        """The whole record; parsed when it is first asked for, and the same object from then on."""
+
+    bytes: int
+    """That were read for the plan so far."""
+    ns: int
+    """That loading took so far."""
+
+    def check_host(self, host: Host) -> None: ...
+    def check_device(self, what: str, device: int, attributes: dict[str, Any]) -> None: ...
+
+class Store:
+    """The files of a store. An empty target is any.
+
+    ``load`` gives the interpreter lock up once for all that it is asked for, uses several threads,
+    and puts an error in the place of what failed.
+    """
+
+    def __init__(self, path: builtins.bytes, target: str = "") -> None: ...
+    @property
+    def path(self) -> str: ...
+    def names(self) -> list[tuple[str, str]]: ...
+    def targets(self) -> list[str]: ...
+    def need_target(self, target: str) -> None: ...
+    def holds(self, target: str, name: str) -> bool: ...
+    def blob(self, digest: str) -> builtins.bytes: ...
+    def find(self, name: str, target: str = "") -> tuple[str, str, dict[str, int], list[str]]:
+        """Target, graph key, uids by the names of operands, the best record if there is one."""
+
+    def load(
+        self,
+        requests: Sequence[tuple[str, str, str]],
+        provider: str = "",
+        host: Host | None = None,
+        hook: Callable[[PlanRecord], Callable[[int | None], object]] | None = None,
+        refusals: dict[str, int] = ...,
+    ) -> list[tuple[PlanRecord, Plan | None] | Exception]:
+        """The best plan of each (name or key, target, name of the plan).
+
+        ``hook`` makes the ``on_device`` of a plan. None loads no kernels: there are records alone.
+        There is no plan of a record that has blobs either. Without ``host`` none is checked.
+        """
 
 # What plans require of a machine; see `cudnn_aot.runtime.requirements`.
 class Host:

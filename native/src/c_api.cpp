@@ -128,7 +128,7 @@ cudnn_aot_error* cudnn_aot_store_names(const cudnn_aot_store* store,
                                                     const char* name),
                                        void* context) {
   return Guarded([&] {
-    for (const auto& [target, name] : store->store.Names()) {
+    for (const auto& [target, name] : store->store.reader().Names()) {
       each(context, target.c_str(), name.c_str());
     }
   });
@@ -147,10 +147,10 @@ void cudnn_aot_plan_free(cudnn_aot_plan* plan) { delete plan; }
 cudnn_aot_plan_info cudnn_aot_plan_get_info(const cudnn_aot_plan* plan) {
   const StoredPlan& stored = *plan->plan;
   const auto& table = stored.executor->table();
-  return {stored.name.c_str(),
-          stored.graph_key.c_str(),
-          stored.target.c_str(),
-          stored.engine.c_str(),
+  return {stored.record.name.c_str(),
+          stored.record.graph_key.c_str(),
+          stored.record.target.c_str(),
+          stored.record.engine.c_str(),
           table.cuda ? kDLCUDA : kDLCPU,
           static_cast<int32_t>(table.operands.size()),
           static_cast<int32_t>(table.symbols.size())};
@@ -176,11 +176,11 @@ cudnn_aot_symbol cudnn_aot_plan_symbol(const cudnn_aot_plan* plan, int32_t index
 cudnn_aot_error* cudnn_aot_plan_uid(const cudnn_aot_plan* plan, const char* name, int64_t* out) {
   return Guarded([&] {
     const StoredPlan& stored = *plan->plan;
-    auto found = stored.uids.find(TextOf(name));
+    const auto& uids = stored.record.uids;
+    auto found = uids.find(TextOf(name));
     const auto& table = stored.executor->table();
-    *out = found != stored.uids.end()
-               ? found->second
-               : table.operands[cudnn_aot::FindNamed(table, TextOf(name))].uid;
+    *out = found != uids.end() ? found->second
+                               : table.operands[cudnn_aot::FindNamed(table, TextOf(name))].uid;
   });
 }
 

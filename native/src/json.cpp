@@ -4,7 +4,7 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
-#include <set>
+#include <vector>
 
 #include "text.h"
 
@@ -46,7 +46,8 @@ class Parser {
     return true;
   }
   void SkipBlanks() {
-    while (at_ < text_.size() && std::string_view(" \t\n\r").find(text_[at_]) != text_.npos) ++at_;
+    auto is_blank = [](char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; };
+    while (at_ < text_.size() && is_blank(text_[at_])) ++at_;
   }
   void TakeWord(std::string_view word) {
     if (text_.substr(at_, word.size()) != word) Fail("got no JSON value");
@@ -89,9 +90,23 @@ void Parser::ParseValue(int depth, Value* out) {
   }
 }
 
+// One that is there twice, or null. Sorted fields, as the store's documents have them, take one
+// pass.
+const std::string* Repeated(const std::vector<std::string>& keys) {
+  auto in_order = [](const auto& a, const auto& b) { return *a < *b; };
+  std::vector<const std::string*> sorted;
+  sorted.reserve(keys.size());
+  for (const std::string& key : keys) sorted.push_back(&key);
+  if (!std::is_sorted(sorted.begin(), sorted.end(), in_order)) {
+    std::sort(sorted.begin(), sorted.end(), in_order);
+  }
+  auto equal = [](const auto& a, const auto& b) { return *a == *b; };
+  auto found = std::adjacent_find(sorted.begin(), sorted.end(), equal);
+  return found == sorted.end() ? nullptr : *found;
+}
+
 void Parser::ParseObject(int depth, Value* out) {
   out->kind = Value::Kind::kObject;
-  std::set<std::string> seen;
   ++at_;
   SkipBlanks();
   if (Take('}')) return;
@@ -99,8 +114,6 @@ void Parser::ParseObject(int depth, Value* out) {
     SkipBlanks();
     if (Peek() != '"') Fail("got no field name");
     ParseString(&out->keys.emplace_back());
-    if (!seen.insert(out->keys.back()).second)
-      Fail("got the field '" + out->keys.back() + "' twice");
     SkipBlanks();
     if (!Take(':')) Fail("got no ':' after a field name");
     SkipBlanks();
@@ -108,6 +121,7 @@ void Parser::ParseObject(int depth, Value* out) {
     SkipBlanks();
   } while (Take(','));
   if (!Take('}')) Fail("got no ',' or '}' after a field");
+  if (const std::string* twice = Repeated(out->keys)) Fail("got the field '" + *twice + "' twice");
 }
 
 void Parser::ParseList(int depth, Value* out) {
@@ -161,6 +175,11 @@ void Parser::ParseNumber(Value* out) {
   }
 }
 
+// Whether a character of a string stands for itself, and is one byte.
+bool IsPlain(char c) {
+  return c != '"' && c != '\\' && c >= ' ' && static_cast<unsigned char>(c) < 0x80;
+}
+
 void Parser::ParseString(std::string* out) {
   ++at_;
   while (true) {
@@ -171,7 +190,9 @@ void Parser::ParseString(std::string* out) {
     if (c == '\\') {
       ParseEscape(out);
     } else if (c < 0x80) {
-      *out += text_[at_++];
+      size_t start = at_;
+      while (at_ < text_.size() && IsPlain(text_[at_])) ++at_;
+      out->append(text_, start, at_ - start);
     } else {
       TakeCharacter(out);
     }
@@ -247,6 +268,10 @@ void WriteString(const std::string& text, std::string* out) {
   };
   *out += '"';
   for (size_t at = 0; at < text.size();) {
+    size_t start = at;
+    while (at < text.size() && IsPlain(text[at]) && text[at] != 0x7F) ++at;
+    out->append(text, start, at - start);
+    if (at == text.size()) break;
     unsigned code = 0;
     at += std::max<size_t>(Utf8Character(std::string_view(text).substr(at), &code), 1);
     constexpr std::string_view kEscaped = "\"\\\b\f\n\r\t";
@@ -307,7 +332,8 @@ void Write(const Value& value, const char* without, std::string* out) {
   bool is_object = value.kind == Value::Kind::kObject;
   std::vector<size_t> order(value.items.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-  if (is_object) {  // bytes of UTF-8 are in the order of the characters
+  if (is_object && !std::is_sorted(value.keys.begin(), value.keys.end())) {
+    // Bytes of UTF-8 are in the order of the characters.
     std::sort(order.begin(), order.end(),
               [&](size_t a, size_t b) { return value.keys[a] < value.keys[b]; });
   }

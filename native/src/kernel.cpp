@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -80,11 +81,18 @@ int CreateMemfd() {
 }
 
 // dlopen takes a path string it has seen for the library it loaded then, and descriptor numbers
-// repeat; so each path spells a serial number in components that the kernel skips: "/" is 0, "/."
-// is 1.
-std::string UniquePath(int fd, unsigned serial) {
+// repeat; so each path spells a number in components that the kernel skips: "/" is 0, "/." is 1.
+// There are copies of this code in one process that know nothing of each other: the number says
+// which one asks, too.
+std::string UniquePath(int fd, uint32_t serial) {
+  static const char copy = 0;
+  auto address = reinterpret_cast<uintptr_t>(&copy);
   std::string path = "/proc/self/fd";
-  for (; serial != 0; serial >>= 1) path += (serial & 1) != 0 ? "/." : "/";
+  auto spell = [&path](uint64_t number, int bits) {
+    for (; bits != 0; --bits, number >>= 1) path += (number & 1) != 0 ? "/." : "/";
+  };
+  spell(serial, 32);  // first, since it differs most
+  spell(address, 64);
   return path + "/" + std::to_string(fd);
 }
 
@@ -96,7 +104,7 @@ bool FillMemfd(int fd, std::string_view bytes, std::string* error) {
   return false;
 }
 
-void* OpenFromMemory(int fd, unsigned serial, std::string* error) {
+void* OpenFromMemory(int fd, uint32_t serial, std::string* error) {
   void* handle = dlopen(UniquePath(fd, serial).c_str(), kLoadFlags);
   if (handle == nullptr) *error = dlerror();
   return handle;
@@ -147,7 +155,7 @@ struct Libraries {
 
   std::mutex mutex;
   std::map<std::string, void*> loaded;
-  unsigned serial = 0;
+  uint32_t serial = 0;
 };
 
 void* OpenLibrary(std::string_view bytes, const std::string& digest) {

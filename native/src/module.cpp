@@ -11,6 +11,7 @@
 #include "plan_type.h"
 #include "python_error.h"
 #include "python_requirements.h"
+#include "python_store.h"
 #include "text.h"
 
 namespace py = pybind11;
@@ -74,7 +75,8 @@ PYBIND11_MODULE(_native, m) {
   py::class_<Kernel, std::shared_ptr<Kernel>>(m, "Kernel", "A loaded kernel function.")
       .def_readonly("symbol", &Kernel::symbol)
       .def_readonly("digest", &Kernel::digest);
-  m.attr("Plan") = py::reinterpret_steal<py::object>(MakePlanType());
+  auto plan_type = py::reinterpret_steal<py::object>(MakePlanType());
+  m.attr("Plan") = plan_type;
   m.attr("BoundPlan") = py::reinterpret_steal<py::object>(MakeBoundPlanType());
   m.attr("Caller") = py::reinterpret_steal<py::object>(MakeCallerType());
   m.attr("Launcher") = py::reinterpret_steal<py::object>(MakeLauncherType());
@@ -90,4 +92,5 @@ PYBIND11_MODULE(_native, m) {
   m.def("current_device", &cuda::CurrentDevice);
   m.def("nearest", &NearestOf, py::arg("name"), py::arg("names"));
   DefineRequirements(m);
+  DefineStore(m, plan_type);
 }

@@ -78,6 +78,22 @@ Backend AsBackend(py::handle callable) {
 
 // ---- Construction -------------------------------------------------------------------------
 
+// Takes a plan; `on_device` may be None and `refusals` null.
+void Adopt(PlanObject* self, std::unique_ptr<Plan> plan, PyObject* on_device, PyObject* refusals) {
+  self->plan = std::move(plan);
+  const auto& operands = self->plan->table().operands;
+  for (size_t i = 0; i < operands.size(); ++i) {
+    PyObject* uid = PyLong_FromLongLong(operands[i].uid);
+    if (uid == nullptr) throw PythonErrorSet{};
+    self->uids.push_back(uid);
+    self->labels.push_back(OperandName(operands[i]));
+    if (!operands[i].has_default) self->without_defaults.push_back(static_cast<int>(i));
+  }
+  if (on_device != Py_None) self->devices.SetHook(AsHook(on_device));
+  Py_XINCREF(refusals);
+  self->refusals = refusals;
+}
+
 void Construct(PlanObject* self, PyObject* args, PyObject* kwargs) {
   static const char* names[] = {"table", "kernels", "on_device", "backends", "refusals", nullptr};
   PyObject* table = nullptr;
@@ -111,21 +127,12 @@ void Construct(PlanObject* self, PyObject* args, PyObject* kwargs) {
         "branches: a 'backend' step runs a cuDNN plan, got no plug-in for it, want "
         "'cudnn-aot[cudnn]' installed");
   }
-  self->plan = std::make_unique<Plan>(std::move(parsed), std::move(loaded), std::move(plugged));
-  const auto& operands = self->plan->table().operands;
-  for (size_t i = 0; i < operands.size(); ++i) {
-    PyObject* uid = PyLong_FromLongLong(operands[i].uid);
-    if (uid == nullptr) throw PythonErrorSet{};
-    self->uids.push_back(uid);
-    self->labels.push_back(OperandName(operands[i]));
-    if (!operands[i].has_default) self->without_defaults.push_back(static_cast<int>(i));
-  }
-  if (on_device != Py_None) self->devices.SetHook(AsHook(on_device));
-  Py_XINCREF(refusals);
-  self->refusals = refusals;
+  auto plan = std::make_unique<Plan>(std::move(parsed), std::move(loaded), std::move(plugged));
+  Adopt(self, std::move(plan), on_device, refusals);
 }
 
-PyObject* New(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
+// An object that holds no plan yet; null with a Python error set.
+PlanObject* Allocate(PyTypeObject* type) {
   auto* self = Self(type->tp_alloc(type, 0));
   if (self == nullptr) return nullptr;
   new (&self->plan) std::unique_ptr<Plan>();
@@ -137,6 +144,12 @@ PyObject* New(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   new (&self->recent) Recent();
   new (&self->devices) Devices();
   self->refusals = nullptr;
+  return self;
+}
+
+PyObject* New(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
+  PlanObject* self = Allocate(type);
+  if (self == nullptr) return nullptr;
   auto* object = reinterpret_cast<PyObject*>(self);
   bool done = Guarded(false, [&] {
     Construct(self, args, kwargs);
@@ -420,6 +433,16 @@ PyObject* MakePlanType() {
   PyObject* type = PyType_FromSpec(&kSpec);
   if (type == nullptr) throw PythonErrorSet{};
   return type;
+}
+
+PyObject* MakePlan(PyTypeObject* type, std::unique_ptr<Plan> plan, PyObject* on_device,
+                   PyObject* refusals) {
+  PlanObject* self = Allocate(type);
+  if (self == nullptr) throw PythonErrorSet{};
+  auto object = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(self));
+  self->has_kernels = true;
+  Adopt(self, std::move(plan), on_device, refusals);
+  return object.release().ptr();
 }
 
 }  // namespace cudnn_aot

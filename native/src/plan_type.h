@@ -14,6 +14,11 @@ namespace cudnn_aot {
 
 PyObject* MakePlanType();  // a new reference; throws PythonErrorSet
 
+// An object of that type, a new reference, for a plan that is loaded; its arguments are those of
+// the type's. Throws PythonErrorSet.
+PyObject* MakePlan(PyTypeObject* type, std::unique_ptr<Plan> plan, PyObject* on_device,
+                   PyObject* refusals);
+
 // The methods; `binding` is null for a plan that is not bound.
 PyObject* Execute(PlanObject* self, const Binding* binding, PyObject* const* args, Py_ssize_t count,
                   PyObject* keywords);

@@ -38,13 +38,7 @@ void CheckHostOf(const std::string& what, const py::dict& needed, const Host& ho
 
 void CheckDeviceOf(const std::string& what, const py::dict& needed, int device,
                    const py::dict& attributes) {
-  auto number = [&](const char* name) { return attributes[name].cast<int>(); };
-  cuda::Attributes found;
-  std::tie(found.major, found.minor) = Capability(attributes["compute_capability"]);
-  found.sm_count = number("sm_count");
-  found.smem_optin_bytes = number("smem_optin_bytes");
-  found.driver_version = number("driver_version");
-  CheckDevice(ParseRequirements(ValueOf(needed.ptr())), what, device, found);
+  CheckDevice(ParseRequirements(ValueOf(needed.ptr())), what, device, AttributesFrom(attributes));
 }
 
 py::dict AttributesOf(int device) {
@@ -59,6 +53,16 @@ py::dict AttributesOf(int device) {
 }
 
 }  // namespace
+
+cuda::Attributes AttributesFrom(const py::dict& attributes) {
+  auto number = [&](const char* name) { return attributes[name].cast<int>(); };
+  cuda::Attributes out;
+  std::tie(out.major, out.minor) = Capability(attributes["compute_capability"]);
+  out.sm_count = number("sm_count");
+  out.smem_optin_bytes = number("smem_optin_bytes");
+  out.driver_version = number("driver_version");
+  return out;
+}
 
 void DefineRequirements(py::module_& m) {
   m.def("device_attributes", &AttributesOf, py::arg("device"));

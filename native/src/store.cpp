@@ -1,13 +1,14 @@
 #include "store.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <set>
 
 #include "error.h"
 #include "json.h"
 #include "libraries.h"
-#include "requirements.h"
+#include "parallel.h"
 #include "text.h"
 
 namespace cudnn_aot {
@@ -71,113 +72,15 @@ std::map<std::string, int64_t> UidsOf(const Value& document) {
   return out;
 }
 
-std::vector<std::shared_ptr<const Kernel>> LoadKernels(const StoreReader& reader,
-                                                       const Reader& kernels) {
-  std::vector<std::shared_ptr<const Kernel>> out;
-  for (const Reader& kernel : kernels.Items()) {
-    const std::string& digest = kernel.Field("blob").String();
-    out.push_back(LoadKernel(reader.Blob(digest), digest, kernel.Field("symbol").String()));
-  }
-  return out;
+int64_t NowNs() {
+  auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
 }
 
-}  // namespace
-
-Store::Store(const std::string& path, const std::string& target)
-    : reader_(PathOf(path)), target_(target) {
-  if (!target.empty()) NeedTarget(target);
-}
-
-std::unique_ptr<StoredPlan> Store::Load(const std::string& name, const std::string& target,
-                                        const std::string& provider) const {
-  Found found = Find(name, target);
-  auto plan = std::make_unique<StoredPlan>();
-  plan->name = name;
-  plan->target = TextOf(found.pointer, "target");
-  plan->graph_key = TextOf(found.pointer, "graph_key");
-  Held held(found.pointer);
-  if (!provider.empty()) {
-    held = PartOf(provider, found.pointer,
-                  "store " + Quoted(reader_.path()) + " holds no plan of " + Quoted(provider) +
-                      " for " + Quoted(name) + "; it has those of: ");
-  }
-  if (held.is_declined) {
-    std::string reasons = Join(held.reasons, "; ");
-    Fail(Code::kGraphNotSupported, "graph " + Quoted(name) + " is declined for " + plan->target +
-                                       ": " +
-                                       (reasons.empty() ? "no reason was recorded" : reasons));
-  }
-  Value document = Record(name, found.pointer, held.records[0]);
-  std::string what = "plan " + Quoted(name) + " for " + plan->target;
-  Reader record(document, "");
-  for (const char* field :
-       {"graph_key", "target", "engine", "knobs", "table", "kernels", "requirements"}) {
-    if (document.Find(field) == nullptr) {
-      Fail(Code::kStore, "plan record of " + Quoted(name) + " lacks a field: " + Quoted(field));
-    }
-  }
-  try {
-    plan->engine = record.Field("engine").Field("name").String();
-    Requirements needed = ParseRequirements(*document.Find("requirements"));
-    CheckHost(needed, what, ThisHost());
-    const Value* blobs = document.Find("blobs");
-    if (blobs != nullptr && !blobs->items.empty()) {
-      throw RequirementFailure(what + " cannot run here: it is a plan of cuDNN " + needed.cudnn +
-                               ", which Python alone executes: want one of provider 'native'");
-    }
-    LoadTvmFfi();
-    auto kernels = LoadKernels(reader_, record.Field("kernels"));
-    Table table;
-    try {
-      table = ParseTable(*document.Find("table"));
-      plan->uids = std::move(found.uids);
-      if (plan->uids.empty()) {
-        for (const Operand& operand : table.operands) plan->uids[operand.name] = operand.uid;
-      }
-      plan->executor = std::make_unique<Executor>(
-          Plan(std::move(table), std::move(kernels), {}), [what, needed](int device) {
-            LoadCudart();
-            if (device == Devices::kCurrent) return;
-            CheckDevice(needed, what, device, cuda::DeviceAttributes(device));
-          });
-    } catch (const TableError& error) {
-      Fail(Code::kStore, "launch table of plan " + Quoted(name) + ": " + error.what());
-    }
-  } catch (const TableError& error) {
-    Fail(Code::kStore, "plan record of " + Quoted(name) + ": " + error.what());
-  }
-  return plan;
-}
-
-Store::Found Store::Find(const std::string& name, const std::string& target) const {
-  std::string chosen = target.empty() ? target_ : target;
-  if (!chosen.empty()) NeedTarget(chosen);
-  std::string holder = chosen.empty() ? OnlyTarget(name) : chosen;
-  if (IsDigest(name)) return {{}, reader_.Pointer(holder, name)};
-  Value entry;
-  try {
-    entry = reader_.Name(holder, name);
-  } catch (const StoreFailure& error) {
-    if (error.code == Code::kNotInStore) Absent(name, holder);
-    throw;
-  }
-  const Value* key = entry.Find("graph_key");
-  if (key == nullptr) {
-    Fail(Code::kDamaged, "name " + Quoted(name) + " for " + holder + " states no graph key");
-  }
-  return {UidsOf(entry), reader_.Pointer(holder, key->string)};
-}
-
-// The record of the best plan, which is that of the pointer's graph and target.
-Value Store::Record(const std::string& name, const Value& pointer,
-                    const std::string& digest) const {
-  Value out;
-  try {
-    out = ParseJson(reader_.Blob(digest));
-  } catch (const JsonError&) {
-    Fail(Code::kDamaged, "plan record " + digest + " of " + Quoted(name) + " is no JSON");
-  }
-  const Value* format = out.Find("format");
+// The version and the graph that a record states are those that are wanted.
+void CheckRecord(const Value& record, const std::string& name, const Found& found,
+                 const std::string& digest) {
+  const Value* format = record.Find("format");
   if (format == nullptr || format->kind != Value::Kind::kInt || format->integer != kRecordFormat) {
     std::string shown = "None";
     if (format != nullptr && format->kind != Value::Kind::kNull) {
@@ -188,11 +91,125 @@ Value Store::Record(const std::string& name, const Value& pointer,
                            ", this version of cudnn-aot reads format " +
                            std::to_string(kRecordFormat));
   }
-  if (TextOf(out, "graph_key") != TextOf(pointer, "graph_key") ||
-      TextOf(out, "target") != TextOf(pointer, "target")) {
+  if (TextOf(record, "graph_key") != found.graph_key || TextOf(record, "target") != found.target) {
     Fail(Code::kDamaged,
          "plan record " + digest + " belongs to another graph than " + Quoted(name));
   }
+}
+
+}  // namespace
+
+Store::Store(const std::string& path, const std::string& target)
+    : reader_(PathOf(path)), target_(target) {
+  if (!target.empty()) NeedTarget(target);
+}
+
+Found Store::Find(const std::string& name, const std::string& target) const {
+  std::string holder = target.empty() ? target_ : target;
+  bool is_chosen = !holder.empty();
+  if (!is_chosen) holder = OnlyTarget(name);
+  Found out;
+  try {
+    if (IsDigest(name)) {
+      out.pointer = reader_.Pointer(holder, name);
+      out.graph_key = name;
+    } else {
+      Value entry;
+      try {
+        entry = reader_.Name(holder, name);
+      } catch (const StoreFailure& error) {
+        if (error.code != Code::kNotInStore) throw;
+        Absent(name, holder);
+      }
+      const Value* key = entry.Find("graph_key");
+      if (key == nullptr) {
+        Fail(Code::kDamaged, "name " + Quoted(name) + " for " + holder + " states no graph key");
+      }
+      out.uids = UidsOf(entry);
+      out.graph_key = key->string;
+      out.pointer = reader_.Pointer(holder, out.graph_key);
+    }
+  } catch (const StoreFailure& error) {
+    // Only now, since looking for a target costs as much as reading a document.
+    bool is_absent = error.code == Code::kNotInStore || error.code == Code::kUsage;
+    if (is_chosen && is_absent) NeedTarget(holder);
+    throw;
+  }
+  out.target = holder;
+  return out;
+}
+
+PlanRecord Store::Read(const Request& request, const std::string& provider,
+                       const Host* host) const {
+  const std::string& name = request.label.empty() ? request.name : request.label;
+  Found found = Find(request.name, request.target);
+  Held held(found.pointer);
+  if (!provider.empty()) {
+    held = PartOf(provider, found.pointer,
+                  "store " + Quoted(reader_.path()) + " holds no plan of " + Quoted(provider) +
+                      " for " + Quoted(name) + "; it has those of: ");
+  }
+  if (held.is_declined) {
+    std::string reasons = Join(held.reasons, "; ");
+    if (reasons.empty()) reasons = "no reason was recorded";
+    Fail(Code::kGraphNotSupported,
+         "graph " + Quoted(name) + " is declined for " + found.target + ": " + reasons);
+  }
+  const std::string& digest = held.records[0];
+  std::string text;
+  Value document;
+  try {
+    text = reader_.Blob(digest);
+    document = ParseJson(text);
+  } catch (const StoreFailure& error) {
+    Fail(error.code, "plan " + Quoted(name) + " for " + found.target + ": " + error.what());
+  } catch (const JsonError&) {
+    Fail(Code::kDamaged, "plan record " + digest + " of " + Quoted(name) + " is no JSON");
+  }
+  CheckRecord(document, name, found, digest);
+  PlanRecord out = ParsePlanRecord(name, std::move(found.uids), document);
+  if (host != nullptr) CheckHost(out.requirements, out.What(), *host);
+  out.bytes = static_cast<int64_t>(text.size());
+  out.text = std::move(text);
+  return out;
+}
+
+std::vector<Answer> Store::Load(const std::vector<Request>& requests, const std::string& provider,
+                                const Host* host, bool kernels) const {
+  std::vector<Answer> out(requests.size());
+  auto read = [this](const std::string& digest) { return reader_.Blob(digest); };
+  ForEachInParallel(requests.size(), [&](size_t i) {
+    int64_t began = NowNs();
+    PlanRecord& record = out[i].record;
+    try {
+      record = Read(requests[i], provider, host);
+      if (kernels && record.blobs.empty()) out[i].plan = LoadPlan(&record, read, {});
+    } catch (...) {
+      out[i].error = std::current_exception();
+    }
+    record.ns = NowNs() - began;
+  });
+  return out;
+}
+
+std::unique_ptr<StoredPlan> Store::Load(const std::string& name, const std::string& target,
+                                        const std::string& provider) const {
+  auto out = std::make_unique<StoredPlan>();
+  PlanRecord& record = out->record = Read({name, target, ""}, provider, &ThisHost());
+  if (!record.blobs.empty()) {
+    throw RequirementFailure(record.What() + " cannot run here: it is a plan of cuDNN " +
+                             record.requirements.cudnn +
+                             ", which Python alone executes: want one of provider 'native'");
+  }
+  LoadTvmFfi();
+  auto plan =
+      LoadPlan(&record, [this](const std::string& digest) { return reader_.Blob(digest); }, {});
+  auto hook = [what = record.What(), needed = record.requirements](int device) {
+    LoadCudart();
+    if (device == Devices::kCurrent) return;
+    CheckDevice(needed, what, device, cuda::DeviceAttributes(device));
+  };
+  out->executor = std::make_unique<Executor>(std::move(*plan), std::move(hook));
   return out;
 }
 

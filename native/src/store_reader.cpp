@@ -333,16 +333,25 @@ std::vector<std::pair<std::string, std::string>> StoreReader::Names() const {
   return out;
 }
 
-std::vector<std::string> StoreReader::Targets() const {
+// The targets that have a folder, sorted.
+std::vector<std::string> StoreReader::Folders() const {
   std::set<std::string> found;
   for (const char* kind : {"plans", "names"}) {
     Visit(kind, [&](const std::string& coded) {
       std::string target;
-      if (DecodeName(coded, &target) && HasTarget(target)) found.insert(target);
+      if (DecodeName(coded, &target)) found.insert(target);
       return true;
     });
   }
   return {found.begin(), found.end()};
+}
+
+std::vector<std::string> StoreReader::Targets() const {
+  std::vector<std::string> out;
+  for (const std::string& target : Folders()) {
+    if (HasTarget(target)) out.push_back(target);
+  }
+  return out;
 }
 
 bool StoreReader::HasTarget(const std::string& target) const {
@@ -358,13 +367,17 @@ bool StoreReader::HasTarget(const std::string& target) const {
   return found;
 }
 
+bool StoreReader::Holds(const std::string& target, const std::string& name) const {
+  std::string file = IsDigest(name) ? PointerPath(target, name) : NamePath(target, name);
+  struct stat status;
+  return lstat((path_ + "/" + file).c_str(), &status) == 0;
+}
+
 std::vector<std::string> StoreReader::Holders(const std::string& name) const {
   std::vector<std::string> out;
   if (!IsDigest(name) && (!IsFileName(Percent(name)) || !IsUtf8(name))) return out;
-  for (const std::string& target : Targets()) {
-    std::string file = IsDigest(name) ? PointerPath(target, name) : NamePath(target, name);
-    struct stat status;
-    if (lstat((path_ + "/" + file).c_str(), &status) == 0) out.push_back(target);
+  for (const std::string& target : Folders()) {
+    if (Holds(target, name)) out.push_back(target);
   }
   return out;
 }

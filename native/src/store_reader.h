@@ -35,10 +35,13 @@ class StoreReader {
   std::vector<std::pair<std::string, std::string>> Names() const;
   std::vector<std::string> Targets() const;  // that have a plan or a name, sorted
   bool HasTarget(const std::string& target) const;
+  // Whether a target holds a graph of this name or key.
+  bool Holds(const std::string& target, const std::string& name) const;
   // The targets that hold a graph of this name or key, sorted.
   std::vector<std::string> Holders(const std::string& name) const;
 
  private:
+  std::vector<std::string> Folders() const;
   std::string Read(const std::string& relative, const std::string& what) const;
   Value Document(const std::string& relative, const std::string& what) const;
   void Visit(const std::string& relative,

@@ -23,6 +23,7 @@ from tables import Json, kernel, operand, scalar, symbol, table, whole
 
 from cudnn_aot import __version__, errors, runtime
 from cudnn_aot.cache.layout import document_bytes, name_path, pointer_path
+from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.cache.writer import StoreWriter
 
 
@@ -334,6 +335,19 @@ def test_a_damaged_document_is_refused(tmp_path, case):
         del document["graph_key"]
         (path / relative).write_bytes(document_bytes(document))
     assert assert_same(lambda store: store.plan("scale", "cpu"), path) == "DamagedError"
+    if case == "name without a key":
+        return  # a whole document, of which only who follows it knows what it lacks
+
+    def build_reader() -> None:
+        """What builds and the command line read with, which says the same."""
+        reader = StoreReader(path)
+        reader.pointer("cpu", reader.name("cpu", "scale")["graph_key"])
+
+    with pytest.raises(errors.DamagedError) as served:
+        runtime.open(path).plan("scale", "cpu")
+    with pytest.raises(errors.DamagedError) as built:
+        build_reader()
+    assert str(served.value) == str(built.value)
 
 
 @pytest.mark.parametrize("at", [0, 1000, -1])
@@ -360,6 +374,31 @@ def test_files_that_are_none(tmp_path):
     shutil.rmtree(path / "names" / "cpu")
     (path / "names" / "cpu").write_bytes(b"")
     assert assert_same(plan, path) == "DamagedError"
+
+
+def test_both_copies_load_libraries_of_their_own(stored):
+    """The first of each in one process, from a descriptor of the same number."""
+    code = """
+import sys
+import c_interface
+import numpy as np
+from tables import launching_library
+from cudnn_aot import _native
+from cudnn_aot.runtime.plan import initialise_ffi
+initialise_ffi()
+store = c_interface.Store(sys.argv[1])
+other = _native.load_kernel(launching_library(), "described")
+x, y = np.ones((2, 6), np.float32), np.zeros((2, 6), np.float32)
+store.plan("scale").execute({1: x, 9: y})
+assert (y == 2).all()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(stored)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(c_interface.__file__).parent)},
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_eight_threads(stored):

@@ -1,0 +1,205 @@
+#include "python_store.h"
+
+#include <pybind11/stl.h>
+
+#include <exception>
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "error.h"
+#include "gil.h"
+#include "plan_record.h"
+#include "plan_type.h"
+#include "python_error.h"
+#include "python_requirements.h"
+#include "python_value.h"
+#include "store.h"
+#include "text.h"
+
+namespace cudnn_aot {
+namespace {
+
+namespace py = pybind11;
+
+struct RecordObject {
+  PlanRecord record;
+  py::object document;  // the record as Python data, once somebody asked
+};
+
+// Any string, also one that is no text and so names nothing.
+std::string NameOf(const py::str& name) {
+  auto bytes = py::reinterpret_steal<py::object>(
+      PyUnicode_AsEncodedString(name.ptr(), "utf-8", "surrogatepass"));
+  if (!bytes) throw py::error_already_set();
+  return bytes.cast<std::string>();
+}
+
+py::str PathOf(const Store& store) {
+  const std::string& path = store.reader().path();
+  return py::reinterpret_steal<py::str>(
+      PyUnicode_DecodeFSDefaultAndSize(path.data(), static_cast<Py_ssize_t>(path.size())));
+}
+
+// The Python error that stands for a C++ exception, not raised.
+py::object ErrorObject(const std::exception_ptr& error) {
+  SetPythonError(error);
+  py::error_already_set raised;
+  return raised.value();
+}
+
+std::unique_ptr<RecordObject> MakeRecord(const std::string& name,
+                                         std::map<std::string, int64_t> uids,
+                                         const py::object& document) {
+  auto out = std::make_unique<RecordObject>();
+  out->document = document;
+  Value value;
+  try {
+    value = ValueOf(document.ptr());
+  } catch (const TableError& error) {
+    throw StoreFailure(Code::kStore, "plan record of " + Quoted(name) + ": " + error.what());
+  }
+  out->record = ParsePlanRecord(name, std::move(uids), value);
+  return out;
+}
+
+py::object DocumentOf(RecordObject& self) {
+  if (!self.document) {
+    py::bytes text(self.record.text);  // before another thread gets its turn
+    py::object made = py::module_::import("json").attr("loads")(text);
+    if (!self.document) self.document = made;
+    self.record.text = {};
+  }
+  return self.document;
+}
+
+py::list KernelsOf(const RecordObject& self) {
+  py::list out;
+  for (const auto& [blob, symbol] : self.record.kernels) out.append(py::make_tuple(blob, symbol));
+  return out;
+}
+
+py::tuple FindOf(const Store& store, const py::str& name, const py::str& target) {
+  std::string asked = NameOf(name), holder = NameOf(target);
+  Found found = WithoutGil([&] { return store.Find(asked, holder); });
+  py::list records;
+  const Value* stored = found.pointer.Find("records");
+  if (stored != nullptr && !stored->items.empty()) records.append(stored->items[0].string);
+  return py::make_tuple(found.target, found.graph_key, found.uids, records);
+}
+
+// A plan object with the hook that `hook(record)` gives it.
+py::object PlanOf(Answer* answer, const py::object& record, const py::object& hook,
+                  const py::object& refusals, PyTypeObject* plan_type) {
+  py::object own = hook(record);
+  PyObject* plan = Guarded<PyObject*>(nullptr, [&] {
+    return MakePlan(plan_type, std::move(answer->plan), own.ptr(), refusals.ptr());
+  });
+  if (plan == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(plan);
+}
+
+py::list LoadAll(const Store& store, const py::list& asked, const std::string& provider,
+                 const Host* host, const py::object& hook, const py::dict& refusals,
+                 PyTypeObject* plan_type) {
+  std::vector<Request> requests;
+  for (py::handle each : asked) {
+    auto fields = py::reinterpret_borrow<py::tuple>(each);
+    requests.push_back({NameOf(fields[0]), NameOf(fields[1]), NameOf(fields[2])});
+  }
+  bool kernels = !hook.is_none();
+  auto answers = WithoutGil([&] { return store.Load(requests, provider, host, kernels); });
+  py::list out(answers.size());
+  for (size_t i = 0; i < answers.size(); ++i) {
+    Answer& answer = answers[i];
+    if (answer.error) {
+      out[i] = ErrorObject(answer.error);
+      continue;
+    }
+    py::object record =
+        py::cast(std::make_unique<RecordObject>(RecordObject{std::move(answer.record), {}}));
+    py::object plan = py::none();
+    if (answer.plan != nullptr) plan = PlanOf(&answer, record, hook, refusals, plan_type);
+    out[i] = py::make_tuple(record, plan);
+  }
+  return out;
+}
+
+}  // namespace
+
+void DefineStore(py::module_& m, const py::object& plan_type) {
+  auto* type = reinterpret_cast<PyTypeObject*>(plan_type.ptr());  // the module keeps it alive
+  py::class_<RecordObject>(m, "PlanRecord", "What a store holds of one plan.")
+      .def(py::init(&MakeRecord), py::arg("name"), py::arg("uids"), py::arg("document"))
+      .def_property_readonly("name", [](const RecordObject& self) { return self.record.name; })
+      .def_property_readonly("graph_key",
+                             [](const RecordObject& self) { return self.record.graph_key; })
+      .def_property_readonly("target", [](const RecordObject& self) { return self.record.target; })
+      .def_property_readonly("engine", [](const RecordObject& self) { return self.record.engine; })
+      .def_property_readonly("engine_id",
+                             [](const RecordObject& self) { return self.record.engine_id; })
+      .def_property_readonly("uids", [](const RecordObject& self) { return self.record.uids; })
+      .def_property_readonly("kernels", &KernelsOf)
+      .def_property_readonly("blobs", [](const RecordObject& self) { return self.record.blobs; })
+      .def_property_readonly(
+          "device", [](const RecordObject& self) { return self.record.is_cuda ? "cuda" : "cpu"; })
+      .def_property(
+          "bytes", [](const RecordObject& self) { return self.record.bytes; },
+          [](RecordObject& self, int64_t bytes) { self.record.bytes = bytes; })
+      .def_property(
+          "ns", [](const RecordObject& self) { return self.record.ns; },
+          [](RecordObject& self, int64_t ns) { self.record.ns = ns; })
+      .def_property_readonly("what", [](const RecordObject& self) { return self.record.What(); })
+      .def_property_readonly("document", &DocumentOf)
+      .def(
+          "check_host",
+          [](const RecordObject& self, const Host& host) {
+            CheckHost(self.record.requirements, self.record.What(), host);
+          },
+          py::arg("host"))
+      .def(
+          "check_device",
+          [](const RecordObject& self, const std::string& what, int device,
+             const py::dict& attributes) {
+            CheckDevice(self.record.requirements, what, device, AttributesFrom(attributes));
+          },
+          py::arg("what"), py::arg("device"), py::arg("attributes"));
+  py::class_<Store>(m, "Store", "The files of a store.")
+      .def(py::init([](const py::bytes& path, const py::str& target) {
+             return std::make_unique<Store>(path, NameOf(target));
+           }),
+           py::arg("path"), py::arg("target") = "")
+      .def_property_readonly("path", &PathOf)
+      .def("names", [](const Store& self) { return self.reader().Names(); })
+      .def("targets", [](const Store& self) { return self.reader().Targets(); })
+      .def(
+          "need_target",
+          [](const Store& self, const py::str& target) { self.NeedTarget(NameOf(target)); },
+          py::arg("target"))
+      .def(
+          "holds",
+          [](const Store& self, const std::string& target, const std::string& name) {
+            return self.reader().Holds(target, name);
+          },
+          py::arg("target"), py::arg("name"))
+      .def(
+          "blob",
+          [](const Store& self, const std::string& digest) {
+            return py::bytes(WithoutGil([&] { return self.reader().Blob(digest); }));
+          },
+          py::arg("digest"))
+      .def("find", &FindOf, py::arg("name"), py::arg("target") = "")
+      .def(
+          "load",
+          [type](const Store& self, const py::list& requests, const std::string& provider,
+                 const Host* host, const py::object& hook, const py::dict& refusals) {
+            return LoadAll(self, requests, provider, host, hook, refusals, type);
+          },
+          py::arg("requests"), py::arg("provider") = "", py::arg("host") = py::none(),
+          py::arg("hook") = py::none(), py::arg("refusals") = py::dict());
+}
+
+}  // namespace cudnn_aot
