@@ -83,13 +83,25 @@ def steady_sources() -> Iterator[None]:
 
 def _current(template: str, place: _Place) -> SourceClosure:
     known = _known.get(place)
-    if known is not None and all(_version(path) == version for path, version in known[1]):
+    if known is not None and _is_unchanged(known[1]):
         return known[0]
-    closure = _closure(template)
-    read = {Path(__file__).with_name(Path(_STEP).name), *closure.files}
-    seen = read | {path.parent for path in read} | {Path(folder) for folder in place[1:]}
-    _known[place] = closure, [(str(path), _version(str(path))) for path in seen]
+    try:
+        closure = _closure(template)
+        read = {Path(__file__).with_name(Path(_STEP).name), *closure.files}
+        seen = read | {path.parent for path in read} | {Path(folder) for folder in place[1:]}
+        _known[place] = closure, [(str(path), _version(str(path))) for path in seen]
+    except OSError as error:  # a file that goes while it is read
+        raise CompileError(
+            f"template {template!r}: cannot read {error.filename}: {error.strerror}"
+        ) from None
     return closure
+
+
+def _is_unchanged(seen: Iterable[tuple[str, _Version]]) -> bool:
+    try:
+        return all(_version(path) == version for path, version in seen)
+    except OSError:  # one of them is gone
+        return False
 
 
 _Version = tuple[int, int, int]

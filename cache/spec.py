@@ -66,8 +66,12 @@ class Frozen(Mapping[str, Any]):
         return len(self._items)
 
     def __eq__(self, other: object) -> bool:
+        """By type, too: ``1``, ``1.0`` and ``True`` are equal in Python and three values here."""
         if isinstance(other, Frozen):
-            return self._items == other._items
+            mine, others = self._items, other._items
+            if mine is others or mine != others:
+                return mine is others
+            return canonical_digest(mine) == canonical_digest(others)
         return super().__eq__(other)
 
     def __hash__(self) -> int:
@@ -97,7 +101,7 @@ def _freeze(value: Any, where: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class KernelSpec:
-    """One kernel to compile.
+    """One kernel to compile. Two are equal when their keys are.
 
     Attributes:
         template: ``"gemm.kernels.sm90:matmul"``: a function of a module under ``recipes/``.
@@ -128,6 +132,11 @@ class KernelSpec:
         object.__setattr__(self, "params", Frozen(self.params))
         object.__setattr__(self, "toolchain", Frozen(self.toolchain, "toolchain"))
         object.__setattr__(self, "options", tuple(plain(list(self.options), "options")))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, KernelSpec):
+            return NotImplemented
+        return self is other or (self.params == other.params and self.key == other.key)
 
     def canonical(self) -> dict[str, Any]:
         """The spec as plain data; the key is the digest of its canonical JSON."""

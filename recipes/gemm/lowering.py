@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cudnn_aot.cache.spec import Frozen
+from cudnn_aot.cache.spec import Frozen, KernelSpec
 from cudnn_aot.compiler.graph.extents import Extent, Symbol, SymExpr, extent_expr
 from cudnn_aot.compiler.planning import expressions as ex
 from cudnn_aot.recipes.gemm.facts import VALUE, Epilogue, GemmFacts, Operand
@@ -331,7 +331,7 @@ class TableBuilder:
     def __init__(self, facts: GemmFacts, device: str) -> None:
         self.facts = facts
         self.device = device
-        self.kernels: list[Any] = []
+        self._kernels: dict[str, KernelSpec] = {}  # by key, in order
         self.dispatch: list[Json] = []
         self.branches: dict[str, Json] = {}
         self._add_empty_branch()
@@ -347,11 +347,15 @@ class TableBuilder:
         if empty:
             self.add("empty", ex.any_of(*empty), [], [])
 
-    def kernel(self, spec: Any) -> int:
+    @property
+    def kernels(self) -> tuple[KernelSpec, ...]:
+        return tuple(self._kernels.values())
+
+    def kernel(self, spec: KernelSpec) -> int:
         """Position of ``spec`` in the plan's kernels."""
-        if spec not in self.kernels:
-            self.kernels.append(spec)
-        return self.kernels.index(spec)
+        key = spec.key
+        self._kernels.setdefault(key, spec)
+        return list(self._kernels).index(key)
 
     def add(self, name: str, guard: ex.Predicate, workspace: list[Json], steps: list[Json]) -> None:
         if guard is False:

@@ -41,6 +41,29 @@ SPEC = KernelSpec(
 )
 
 
+@given(one=PARAMS, other=PARAMS)
+@settings(max_examples=50, deadline=None)
+def test_specs_are_equal_when_their_keys_are(one: Any, other: Any) -> None:
+    for first, second in ((one, other), (one, dict(one))):
+        made = [replace(SPEC, params=params) for params in (first, second)]
+        assert (made[0] == made[1]) == (made[0].key == made[1].key)
+        assert (made[0].params == made[1].params) == (made[0].key == made[1].key)
+
+
+def test_values_that_python_takes_for_equal_give_different_kernels() -> None:
+    """What goes by ``==`` (a set, a plan's list of kernels) must not take one for the other."""
+    alike = [0, 0.0, -0.0, False]
+    for nest in (lambda v: {"n": v}, lambda v: {"n": [v]}, lambda v: {"n": {"m": (1, v)}}):
+        made = [replace(SPEC, params=nest(value)) for value in alike]
+        assert len({spec.key for spec in made}) == len(alike)
+        assert [[one == other for other in made] for one in made] == [
+            [one is other for other in made] for one in made
+        ]
+        assert len(set(made)) == len(alike) == len({spec.params for spec in made})
+    with_options = [replace(SPEC, options=(value,)) for value in (1, True)]
+    assert with_options[0] != with_options[1]
+
+
 def test_params_are_checked_once_however_deep_they_nest(monkeypatch: pytest.MonkeyPatch) -> None:
     """A symbolic graph makes several specs: checking what they share took most of their time."""
     checked: list[Any] = []
@@ -280,6 +303,32 @@ def test_the_digest_changes_with_what_a_compile_reads(recipes: Path) -> None:
     scaling = recipes / "scaling.py"
     scaling.write_text(scaling.read_text() + "# an imported module\n")
     assert source_closure(TEMPLATE).digest != before
+
+
+@pytest.mark.parametrize("gone", ["elementwise.py", "scaling.py", "__init__.py", "."])
+def test_a_source_that_is_gone_is_an_error_of_the_compile(recipes: Path, gone: str) -> None:
+    """In a process that has read it before, too."""
+    stored = replace(SPEC, template=TEMPLATE, source_digest=source_closure(TEMPLATE).digest)
+    assert not any("does not exist" in each for each in specs.why_not_current(stored.canonical()))
+    if gone == ".":
+        shutil.rmtree(recipes)
+    else:
+        (recipes / gone).unlink()
+    if gone != "__init__.py":  # which holds nothing, so modules are found without it
+        with pytest.raises(CompileError, match="which does not exist"):
+            source_closure(TEMPLATE)
+        assert any("does not exist" in each for each in specs.why_not_current(stored.canonical()))
+
+
+def test_a_source_that_goes_while_it_is_read_is_an_error_of_the_compile(
+    recipes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(path: Path, *version: int) -> None:
+        raise FileNotFoundError(2, "No such file or directory", str(path))
+
+    monkeypatch.setattr("cudnn_aot.cache.source._scan", gone)
+    with pytest.raises(CompileError, match=r"cannot read .*elementwise.py: No such file"):
+        source_closure(TEMPLATE)
 
 
 def test_steady_sources_are_looked_at_once(recipes: Path) -> None:

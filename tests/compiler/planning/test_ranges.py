@@ -12,6 +12,7 @@ from standin import ONE, TUNED, TWO, relu_graph
 from table_model import declared
 
 from cudnn_aot import _native
+from cudnn_aot.cache.spec import KernelSpec
 from cudnn_aot.compiler.graph.extents import Symbol
 from cudnn_aot.compiler.planning.engine import Lowering, PlanConfig, Refusal
 from cudnn_aot.compiler.planning.plan_list import PlanList
@@ -187,29 +188,34 @@ PREDICATES = [
     ["divides", 2, "A"],
 ]
 SIZES = [0, 256, ["mul", 8, "A"]]
-contents = st.tuples(st.sampled_from(["k1", "k2", "k3", None]), st.sampled_from(SIZES))
+# Two of them are equal in Python but for their keys.
+KERNELS = [
+    KernelSpec("toys.kernels.toy:host", "0" * 64, {"n": n}, "", "triple", "level", {})
+    for n in ("k", 1, True)
+]
+contents = st.tuples(st.sampled_from([*KERNELS, None]), st.sampled_from(SIZES))
 entries = st.tuples(st.sampled_from(PREDICATES), contents)
 
 
 def lowering(
     named: list[tuple[str, Any]], symbols: dict[str, Symbol], last_twice: bool
 ) -> Lowering:
-    """A table of these entries; kernels are by their names, in the order of their use."""
-    kernels: list[Any] = []
+    """A table of these entries; kernels in the order of their use."""
+    kernels: dict[str, KernelSpec] = {}
     dispatch, branches = [], {}
     for name, (predicate, (kernel, size)) in named:
         steps = []
         if kernel is not None:
-            if kernel not in kernels:
-                kernels.append(kernel)
-            steps = [{"step": "kernel", "kernel": kernels.index(kernel), "args": []}]
+            kernels.setdefault(kernel.key, kernel)
+            place = list(kernels).index(kernel.key)
+            steps = [{"step": "kernel", "kernel": place, "args": []}]
         workspace = [{"name": "room", "bytes": size, "align": 256}] if size else []
         branches[name] = {"workspace": workspace, "steps": steps}
         dispatch.append({"when": predicate, "branch": name})
     if named and last_twice:  # two guards may lead to one branch
         dispatch.append({"when": ["aligned", 2, 128], "branch": named[-1][0]})
     return Lowering(
-        tuple(kernels),
+        tuple(kernels.values()),
         {
             "version": 1,
             "device": "cpu",
@@ -249,7 +255,7 @@ def taken(lowered: Lowering, symbols: dict[str, int], changes: dict[str, Any]) -
     if name is None:
         return None
     branch = lowered.table["branches"][name]
-    kernels = [lowered.kernels[step["kernel"]] for step in branch["steps"]]
+    kernels = [lowered.kernels[step["kernel"]].key for step in branch["steps"]]
     return kernels, call.workspace_bytes(branch)
 
 
@@ -267,7 +273,7 @@ def test_a_merged_table_runs_what_the_parts_tables_run(tables, layouts):
     symbols, boxes, lowered = tables
     parts = [Range(box, PLAN) for box in boxes]
     merged = merge(list(zip(parts, lowered, strict=True)), symbols)
-    assert len(set(merged.kernels)) == len(merged.kernels)
+    assert len({kernel.key for kernel in merged.kernels}) == len(merged.kernels)
     for point in points(symbols):  # all of them: every boundary is there
         (index,) = holders(boxes, point)
         for changes in layouts:
@@ -301,7 +307,7 @@ def test_the_executor_takes_the_branch_that_the_model_takes(tables, data):
 def two_parts(first: dict[str, Any], second: dict[str, Any]) -> Any:
     symbols = {"A": A}
     low, high = Range((("A", 0, 5),), PLAN), Range((("A", 6, 11),), PLAN)
-    base = lowering([("only", (True, ("k1", 0)))], symbols, False)
+    base = lowering([("only", (True, (KERNELS[0], 0)))], symbols, False)
     parts = [
         (part, Lowering(base.kernels, base.table | changes))
         for part, changes in ((low, first), (high, second))
@@ -338,7 +344,7 @@ def test_a_bound_of_the_domain_is_not_tested_again():
     symbols = {"A": A}
     boxes = [(("A", 0, 3),), (("A", 4, 7),), (("A", 8, 11),)]
     parts = [
-        (Range(box, PLAN), lowering([("own", (True, (f"k{i}", 0)))], symbols, False))
+        (Range(box, PLAN), lowering([("own", (True, (KERNELS[i], 0)))], symbols, False))
         for i, box in enumerate(boxes)
     ]
     assert [entry["when"] for entry in merge(parts, symbols).table["dispatch"]] == [
