@@ -3,7 +3,8 @@
 Order of publication: kernels, plan record, then what `publish` adds. A build that is killed and
 repeated therefore only does what is missing.
 A graph whose stored plan key equals today's and whose kernels are all present and whole is not
-planned again: no recipe is imported and nothing is written.
+planned again and nothing is written. No recipe is imported then, unless a tuning file is given:
+which entries of it speak of the graph, the family's analyzer tells.
 """
 
 import time

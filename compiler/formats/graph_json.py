@@ -121,20 +121,21 @@ def _uid(value: Value, known: Collection[int] | None = None) -> int:
 
 def _read_tensors(graph: Graph, rows: Value) -> None:
     ragged: list[tuple[Value, Tensor]] = []
-    row = Value(None, rows)  # this one and the next move along
-    member = Value(None, row)
-    for row.key, row.raw in enumerate(rows.raw_items()):
+    row = Value(None, rows)  # one for all rows, and one for all of their fields: they move along
+    field = Value(None, row)
+    for place, raw_row in enumerate(rows.raw_items()):
+        row.key, row.raw = place, raw_row
         given = {}
         try:
             for name, raw in row.raw_fields(_TENSOR_REQUIRED, _TENSOR).items():
-                member.key, member.raw = name, raw
-                given[name] = _TENSOR[name](member)
+                field.key, field.raw = name, raw
+                given[name] = _TENSOR[name](field)
             tensor = graph.declare(given, given.pop("uid"))
         except InvalidGraphError as error:
             row.blame(error)
             raise
-        if "ragged_offset" in row.raw:
-            ragged.append((rows.at(row.key).at("ragged_offset"), tensor))
+        if "ragged_offset" in raw_row:
+            ragged.append((rows.at(place).at("ragged_offset"), tensor))
     for offset, tensor in ragged:
         with offset.locate():
             tensor.ragged_offset = graph.tensors[_uid(offset, graph.tensors)]

@@ -43,6 +43,9 @@ class _Odd:
     def __init__(self, text: str) -> None:
         self.text = text
 
+    def __repr__(self) -> str:
+        return self.text
+
 
 def parse(data: bytes) -> Value:
     """The root of the JSON text `data`."""
@@ -216,7 +219,8 @@ class Value:
     def each(self) -> Iterator[Value]:
         """The same as one `Value` that moves along the list: for many, none of which is kept."""
         item = Value(None, self)
-        for item.key, item.raw in enumerate(self.raw_items()):
+        for place, raw in enumerate(self.raw_items()):
+            item.key, item.raw = place, raw
             yield item
 
     def raw_items(self) -> list[Any]:

@@ -20,7 +20,7 @@ from cudnn_aot.compiler.formats.json_reader import Value, is_index
 from cudnn_aot.compiler.formats.lowered_tags import TAGS, integers
 from cudnn_aot.compiler.formats.node_order import in_order
 from cudnn_aot.compiler.graph.attr import FLOAT, Attr
-from cudnn_aot.compiler.graph.enums import data_type
+from cudnn_aot.compiler.graph.enums import data_type, tensor_reordering
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.graph.ops.table import op_row
 from cudnn_aot.compiler.graph.tensor import Tensor
@@ -83,7 +83,6 @@ def _read_tensors(graph: Graph, value: Value, nodes: Iterable[_Node]) -> Tensors
     offsets: list[tuple[Tensor, Value]] = []
     for item in items:
         fields = item.object()
-        reordering = fields["reordering_type"].raw if "reordering_type" in fields else None
         uid_given = rows is None or _flag(fields.get("uid_assigned"))
         multiplier = fields.get("ragged_offset_multiplier")
         with item.locate():
@@ -93,7 +92,7 @@ def _read_tensors(graph: Graph, value: Value, nodes: Iterable[_Node]) -> Tensors
                 _data_type(fields["data_type"]) if "data_type" in fields else None,
                 _flag(fields.get("is_virtual")),
                 _flag(fields.get("is_pass_by_value")),
-                reordering_type=reordering,
+                reordering_type=_reordering(fields.get("reordering_type")),
                 name=_text(fields.get("name")),
                 uid=fields["uid"].integer() if uid_given and "uid" in fields else None,
                 ragged_offset_multiplier=multiplier.integer() if multiplier is not None else 1,
@@ -112,6 +111,10 @@ def _read_tensors(graph: Graph, value: Value, nodes: Iterable[_Node]) -> Tensors
         if tensor.ragged_offset is None:
             value.fail(f"no tensor {value.describe()}")
     return tensors
+
+
+def _reordering(value: Value | None) -> tensor_reordering | None:
+    return None if value is None or value.raw is None else value.member(tensor_reordering)
 
 
 def _scalar(value: Value) -> int | float:

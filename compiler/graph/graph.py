@@ -30,7 +30,7 @@ from cudnn_aot.compiler.graph.validate import (
     check_structure,
     check_symbols,
 )
-from cudnn_aot.compiler.graph.wiring import wire
+from cudnn_aot.compiler.graph.wiring import wire_given, wire_made, wire_own
 from cudnn_aot.errors import FrozenGraphError, InvalidGraphError, cudnnGraphNotSupportedError
 
 
@@ -447,20 +447,21 @@ class Graph(metaclass=Builders):
             compute_data_type,
         )
         with _Undo(self):
-            return self.add_view(view, outputs is None, is_own=False, out_dims=out_dims)
+            return self._add(view, wire_made if outputs is None else wire_given, out_dims)
 
-    def add_view(
-        self,
-        view: NodeView,
-        is_made: bool = False,
-        is_own: bool = True,
-        out_dims: Mapping[str, Any] | None = None,
-    ) -> Node:
+    def add_view(self, view: NodeView) -> Node:
         """Add the node that `view` becomes, whose fields are what `add_node` takes.
 
-        Its dictionaries become the node's own. With `is_made` its outputs are made; with `is_own`
-        every port has a tensor of this graph, as in files.
+        Its dictionaries become the node's own. Every port has a tensor of this graph, as in files.
         """
+        return self._add(view, wire_own)
+
+    def _add(
+        self,
+        view: NodeView,
+        wire: Callable[[NodeView], None],
+        out_dims: Mapping[str, Any] | None = None,
+    ) -> Node:
         if self._stage is not _OPEN:
             self._check_open("add a node")
         spec, counts = view.spec, self._node_count
@@ -475,7 +476,7 @@ class Graph(metaclass=Builders):
             view.compute_data_type = dtype
             view.compute_data_type_assigned = dtype is not None
         try:
-            wire(view, is_made, is_own)
+            wire(view)
         except InvalidGraphError as error:
             raise InvalidGraphError(f"{view}: {error}") from None
         node = Node(view)

@@ -1,4 +1,8 @@
-"""Which tensor goes on which port of a new node: what the row takes, and what it writes."""
+"""Which tensor goes on which port of a new node: what the row takes, and what it writes.
+
+There are three ways, by who gives the tensors. Tensors that were made for a node that is refused
+are the caller's to take back.
+"""
 
 from __future__ import annotations
 
@@ -10,25 +14,50 @@ from cudnn_aot.compiler.graph.tensor import Tensor
 from cudnn_aot.errors import InvalidGraphError
 
 
-def wire(view: NodeView, is_made: bool, is_own: bool) -> None:
-    """Check what is given to a new node, and put it in order; with `is_made` make its outputs.
-
-    With `is_own` every port has a tensor of the graph. Tensors that were made for a node that is
-    refused are the caller's to take back.
-    """
-    graph, spec = view.graph, view.spec
-    if view.attrs or spec.required_attrs:
-        view.attrs = spec.given_attrs(view.attrs)
-    inputs, written = view.inputs, view.outputs
-    if not (is_own and (*inputs,) in spec.usual_inputs):
-        view.inputs = inputs = _inputs(view)
+def wire_own(view: NodeView) -> None:
+    """Wire a node of which every port has a tensor of the graph, as in files."""
+    spec, inputs, written = view.spec, view.inputs, view.outputs
+    _take_attrs(view)
+    if (*inputs,) not in spec.usual_inputs:
+        view.inputs = _inputs(view)
     view.outputs = NOTHING
     ports = spec.existing(view)
-    if not (is_own and (*written,) == ports):
-        written = _results(view, ports, written, is_made)
+    _write(view, written if (*written,) == ports else _given(view, ports, written))
+
+
+def wire_given(view: NodeView) -> None:
+    """Wire a node that is given what it writes: tensors of the graph or of other libraries."""
+    written = _take(view)
+    _write(view, _given(view, view.spec.existing(view), written))
+
+
+def wire_made(view: NodeView) -> None:
+    """Wire a node whose outputs are made here; given are the tensors that the caller declares."""
+    declared = _take(view)
+    ports = view.spec.existing(view)
+    _refuse_unknown(view, declared, ports, view.spec.declared)
+    made = {port: view.graph.declare({"is_virtual": True}) for port in ports}
+    _write(view, made | _declared(view, declared))
+
+
+def _take(view: NodeView) -> Mapping[str, Any]:
+    """Check attributes and operands, and put them in order; what is given for the node to write."""
+    _take_attrs(view)
+    view.inputs = _inputs(view)
+    written, view.outputs = view.outputs, NOTHING
+    return written
+
+
+def _take_attrs(view: NodeView) -> None:
+    if view.attrs or view.spec.required_attrs:
+        view.attrs = view.spec.given_attrs(view.attrs)
+
+
+def _write(view: NodeView, written: Mapping[str, Tensor]) -> None:
+    """Let the node write tensors that no node has produced or read."""
     if len(written) > 1 and len(set(written.values())) < len(written):
         raise InvalidGraphError("one tensor is on two of the ports that the node writes")
-    producers, read = graph._producers, graph._read
+    producers, read, inputs = view.graph._producers, view.graph._read, view.inputs
     for port, tensor in written.items():
         if tensor in producers:
             raise InvalidGraphError(f"port {port}: {tensor} is already produced")
@@ -71,24 +100,32 @@ def _items(
     return [name for name in names if name in given]
 
 
-def _results(
-    view: NodeView, ports: tuple[str, ...], given: Mapping[str, Any], is_made: bool
+def _given(
+    view: NodeView, ports: tuple[str, ...], given: Mapping[str, Any]
 ) -> Mapping[str, Tensor]:
-    """The tensors that the node writes, by port; with `is_made`, its outputs `ports` are new."""
-    graph, spec, name = view.graph, view.spec, view.name
-    for port in given:
-        if port not in spec.declared and (is_made or port not in ports):
-            known = ", ".join((*ports, *spec.declared))
-            raise InvalidGraphError(f"no output port {port!r} (it has: {known})")
+    """The tensors given for all outputs, `ports`, and for what the caller declares."""
+    _refuse_unknown(view, given, ports, (*ports, *view.spec.declared))
     written: dict[str, Tensor] = {}
     for port in ports:
-        if is_made:
-            written[port] = graph.declare({"is_virtual": True})
-        elif given.get(port) is not None:
-            written[port] = graph._operand(name, port, given[port])
-        else:
+        if given.get(port) is None:
             raise InvalidGraphError(f"output port {port} is not wired")
-    for port in spec.declared:
-        if given.get(port) is not None:
-            written[port] = graph._operand(name, port, given[port])
-    return written
+        written[port] = view.graph._operand(view.name, port, given[port])
+    return written | _declared(view, given)
+
+
+def _declared(view: NodeView, given: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The tensors that the caller declares and the node writes."""
+    return {
+        port: view.graph._operand(view.name, port, given[port])
+        for port in view.spec.declared
+        if given.get(port) is not None
+    }
+
+
+def _refuse_unknown(
+    view: NodeView, given: Mapping[str, Any], ports: tuple[str, ...], taken: tuple[str, ...]
+) -> None:
+    for port in given:
+        if port not in taken:
+            known = ", ".join((*ports, *view.spec.declared))
+            raise InvalidGraphError(f"no output port {port!r} (it has: {known})")

@@ -1,6 +1,7 @@
 """The frontend's lowered form: version 2.0 as it writes it, and 1.0 with tensors by name."""
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -107,7 +108,9 @@ def test_types_and_shapes_may_be_left_to_inference() -> None:
             InvalidGraphError,
             "ragged_offset_uid: no tensor 9",
         ),
-        (("tensors", 0, "reordering_type"), "SWAP", InvalidGraphError, "bad reordering_type"),
+        (("tensors", 0, "reordering_type"), "SWAP", InvalidGraphError, 'got "SWAP", want one of'),
+        (("tensors", 0, "reordering_type"), math.inf, InvalidGraphError, "got Infinity, want"),
+        (("tensors", 0, "reordering_type"), {}, InvalidGraphError, "got an object, want one of"),
         (("nodes", 0, "padding_value"), [1], InvalidGraphError, "want a number"),
         (("nodes", 0, "peer_stats"), [3], InvalidGraphError, "want an object"),
         (("nodes", 0, "peer_stats"), [{}], InvalidGraphError, "'uid' is missing"),

@@ -89,7 +89,7 @@ def test_opensource_has_no_backend_but_the_entry_that_delegates():
     ids=["coverage", "after A", "after FALLBACK", "not asked"],
 )
 def test_the_entry_that_delegates_is_of_no_mode_and_leads_the_backends(modes, expected):
-    """It never leads ours: where the engines it stands for decline, it runs a plan of cuDNN's."""
+    """It comes before ours where the backend's plans do: it runs one of them in the end."""
     assert ranked(modes, {"A": [BACKEND, OURS], "FALLBACK": [LAST]}) == expected
 
 
