@@ -31,7 +31,6 @@ class Member:
     """A stored symbolic graph that has a plan."""
 
     graph_key: str
-    pointer: Mapping[str, Any]
     pattern: Pattern
 
     @property
@@ -115,7 +114,7 @@ class ClassIndex:
                 except NotInStoreError as error:
                     raise DamagedError(f"class {bucket} for {target} is damaged: {error}") from None
                 if pointer.get("records"):  # else it was declined since
-                    members.append(Member(key, pointer, self._pattern(key, pointer)))
+                    members.append(Member(key, self._pattern(key, pointer)))
             after = tuple(sorted(members, key=lambda member: member.rank))
             self._members[target, bucket] = after
             return after

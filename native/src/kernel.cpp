@@ -5,9 +5,11 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <cstdlib>
@@ -73,11 +75,27 @@ bool WriteAll(int fd, std::string_view bytes) {
   return true;
 }
 
+// The loader keeps the name of a library for life, and who reads files by these names, as a
+// backtrace of libtvm_ffi does, dies of a bus error if there is an empty file by then. So the
+// descriptor in the name is one that hardly anything gets once it is closed.
+int MoveOutOfTheWay(int fd) {
+  constexpr rlim_t kMost = 1024;  // a higher one costs the process a larger table of descriptors
+  constexpr rlim_t kSlots = 64;   // for as many loads at once
+  rlimit limit{};
+  if (fd < 0 || getrlimit(RLIMIT_NOFILE, &limit) != 0) return fd;
+  rlim_t end = std::min(limit.rlim_cur, kMost);
+  if (end < 4 * kSlots) return fd;
+  int moved = fcntl(fd, F_DUPFD_CLOEXEC, static_cast<int>(end - kSlots));
+  if (moved < 0) return fd;
+  close(fd);
+  return moved;
+}
+
 int CreateMemfd() {
   constexpr unsigned kFlags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
   int fd = memfd_create("cudnn_aot_kernel", kFlags | MFD_EXEC);
   if (fd < 0 && errno == EINVAL) fd = memfd_create("cudnn_aot_kernel", kFlags);  // Linux < 6.3
-  return fd;
+  return MoveOutOfTheWay(fd);
 }
 
 // dlopen takes a path string it has seen for the library it loaded then, and descriptor numbers

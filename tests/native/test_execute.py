@@ -194,6 +194,29 @@ def test_an_error_of_a_kernel_is_one_line(load):
         plan.execute({})
 
 
+def test_an_error_of_a_kernel_reads_no_file_that_took_its_number(tmp_path):
+    """The backtrace of an error opens libraries by their names: a bus error on an empty file."""
+    code = """
+import os, sys
+from tables import kernel, library, table
+from cudnn_aot import _native, errors
+from cudnn_aot.runtime.plan import initialise_ffi
+initialise_ffi()
+plan = _native.Plan(table([], kernel()), [_native.load_kernel(library(), "refuse")])
+held = [os.open(sys.argv[1], os.O_RDWR | os.O_CREAT) for _ in range(40)]
+try: plan.execute({})
+except errors.LaunchError as error: print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "empty")],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "support")},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "first line second line" in done.stdout
+
+
 def test_a_plan_without_kernels_does_not_run():
     plan = _native.Plan(table([], kernel()))
     assert plan.resolve({})["branch"] == "only"
