@@ -1,6 +1,8 @@
 #include "launch_template.h"
 
 #include <cstring>
+#include <map>
+#include <mutex>
 
 #include "cuda.h"
 
@@ -66,18 +68,40 @@ bool CopyAttributes(const LaunchConfig& config, std::string* out) {
   return true;
 }
 
-bool CopyParams(const void* kernel, void* const* params, std::string* out) {
-  const Driver& driver = TheDriver();
-  if (driver.get_param_info == nullptr || params == nullptr) return false;
-  size_t offset = 0;
-  size_t size = 0;
-  for (size_t i = 0;; ++i) {
-    int error = driver.get_param_info(kernel, i, &offset, &size);
-    if (error != 0) return i > 0 && error == kInvalidValue;  // the end
-    if (offset + size > LaunchTemplate::kMaxParams) return false;
-    out->resize(offset + size);
-    std::memcpy(out->data() + offset, params[i], size);
+struct Param {
+  size_t offset;
+  size_t size;
+};
+
+// Of a kernel; empty where the driver does not tell. Asked once, since each question costs as much
+// as a call of the host function; a kernel's handle is good for the life of the process.
+const std::vector<Param>& ParamsOf(const void* kernel) {
+  static std::mutex mutex;
+  static auto* known = new std::map<const void*, std::vector<Param>>();
+  std::lock_guard<std::mutex> lock(mutex);
+  auto [at, is_new] = known->try_emplace(kernel);
+  std::vector<Param>& params = at->second;
+  auto ask = TheDriver().get_param_info;
+  if (!is_new || ask == nullptr) return params;
+  Param param{};
+  int error = 0;
+  while ((error = ask(kernel, params.size(), &param.offset, &param.size)) == 0) {
+    params.push_back(param);
   }
+  if (error != kInvalidValue) params.clear();  // not the end of them
+  return params;
+}
+
+bool CopyParams(const void* kernel, void* const* params, std::string* out) {
+  const std::vector<Param>& each = ParamsOf(kernel);
+  if (each.empty() || params == nullptr) return false;
+  for (size_t i = 0; i < each.size(); ++i) {
+    size_t end = each[i].offset + each[i].size;
+    if (end > LaunchTemplate::kMaxParams) return false;
+    out->resize(end);
+    std::memcpy(out->data() + each[i].offset, params[i], each[i].size);
+  }
+  return true;
 }
 
 // The config as bytes that can be compared: without stream and pointers.

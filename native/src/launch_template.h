@@ -4,9 +4,10 @@
 // calls that are alike (settled.h) these differ in addresses only. So the host function is asked a
 // dozen times for a launch that is recorded instead of made, at other addresses each time
 // (learnt.cpp); the words in which the recordings follow an address are where the addresses of a
-// call go. Recordings that differ in any other way give no template, and the host function is called
-// each time. What is assumed of it: of addresses it reads values, alignment up to 4 KiB, and which
-// are equal or null; and it depends on nothing else that differs between calls that are alike.
+// call go. Recordings that differ in any other way give no template, and the host function is
+// called each time. What is assumed of it: of addresses it reads values, alignment up to 4 KiB, and
+// which are equal or null; and it depends on nothing else that differs between calls that are
+// alike.
 #pragma once
 
 #include <cstddef>

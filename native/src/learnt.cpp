@@ -53,21 +53,21 @@ class Inventor {
 
 }  // namespace
 
-void Plan::LearnLaunches(const Call& call, Settled* settled) const {
-  settled->launches_.clear();
-  if (!table_.cuda || !table_.scalars.empty()) return;
-  for (const Settled::Action& action : settled->actions_) {
+std::unique_ptr<const Settled::Launches> Plan::LearnLaunches(const Settled& settled,
+                                                             const Call& call) const {
+  if (!table_.cuda || !table_.scalars.empty()) return nullptr;
+  for (const Settled::Action& action : settled.actions_) {
     bool is_kernel = action.step->kind == Step::Kind::kKernel;
-    if (is_kernel && !kernels_[action.step->kernel]->has_launch_hook) return;
+    if (is_kernel && !kernels_[action.step->kernel]->has_launch_hook) return nullptr;
   }
-  cuda::DeviceScope on_device(settled->device_.device_id);
-  ffi::StreamScope on_stream(settled->device_, nullptr);
+  cuda::DeviceScope on_device(settled.device_.device_id);
+  ffi::StreamScope on_stream(settled.device_, nullptr);
   std::vector<Buffer> buffers(call.buffers, call.buffers + table_.operands.size());
   Buffer workspace = *call.workspace;
   Call asked = call;
   asked.buffers = buffers.data();
   asked.workspace = &workspace;
-  std::vector<std::vector<LaunchTemplate::Probe>> probes(settled->actions_.size());
+  std::vector<std::vector<LaunchTemplate::Probe>> probes(settled.actions_.size());
   Inventor inventor;
   for (int turn = 0; turn < Inventor::kTurns; ++turn) {
     inventor.Next();
@@ -80,52 +80,60 @@ void Plan::LearnLaunches(const Call& call, Settled* settled) const {
       invent(call.buffers[i], table_.operands[i].address_mask, &buffers[i]);
       bases.push_back(AddressOf(buffers[i]));
     }
-    if (settled->needs_workspace_) {
-      invent(*call.workspace, settled->workspace_mask_, &workspace);
+    if (settled.needs_workspace_) {
+      invent(*call.workspace, settled.workspace_mask_, &workspace);
     }
-    bases.push_back(settled->WorkspaceOf(asked));
+    bases.push_back(settled.WorkspaceOf(asked));
     LaunchBlock block;
-    Fit(*settled, asked, &block);
+    Fit(settled, asked, &block);
     auto* args = reinterpret_cast<FfiAny*>(block.bytes);
     for (size_t i = 0; i < probes.size(); ++i) {
-      const Settled::Action& action = settled->actions_[i];
+      const Settled::Action& action = settled.actions_[i];
       if (action.step->kind != Step::Kind::kKernel) continue;
       Recording recording;
       try {
         bool taken =
-            CallKernel(*settled->branch_, *action.step, true, false, args + action.first_arg);
-        if (!taken || recording.only() == nullptr) return;
+            CallKernel(*settled.branch_, *action.step, true, false, args + action.first_arg);
+        if (!taken || recording.only() == nullptr) return nullptr;
       } catch (const LaunchFailure&) {  // of an address that was made up: the call may be fine
-        return;
+        return nullptr;
       }
       probes[i].push_back({*recording.only(), bases});
     }
   }
-  std::vector<std::unique_ptr<const LaunchTemplate>> launches(probes.size());
+  auto launches = std::make_unique<Settled::Launches>(probes.size());
   for (size_t i = 0; i < probes.size(); ++i) {
     if (probes[i].empty()) continue;
-    launches[i] = LaunchTemplate::Learn(probes[i]);
-    if (launches[i] == nullptr) return;
+    (*launches)[i] = LaunchTemplate::Learn(probes[i]);
+    if ((*launches)[i] == nullptr) return nullptr;
   }
-  settled->launches_ = std::move(launches);
+  return launches;
 }
 
 size_t Plan::Launch(const Settled& settled, const Call& call, void* stream) const {
-  if (settled.launches_.empty()) return 0;
+  const Settled::Launches* launches = settled.launches_.load(std::memory_order_acquire);
+  if (launches == nullptr) {
+    if (settled.runs_.load(std::memory_order_relaxed) >= Settled::kRunsBeforeLearning) return 0;
+    if (settled.runs_.fetch_add(1) + 1 != Settled::kRunsBeforeLearning) return 0;
+    settled.learnt_ = LearnLaunches(settled, call);
+    launches = settled.learnt_.get();
+    if (launches == nullptr) return 0;
+    settled.launches_.store(launches, std::memory_order_release);
+  }
   std::optional<cuda::DeviceScope> on_device;
   if (cuda::IsDefaultStream(stream)) {
     on_device.emplace(settled.device_.device_id);
   } else {
     cuda::RequireStream(stream, settled.device_.device_id);  // each time: handles are used again
   }
-  size_t count = settled.launches_.size();
+  size_t count = launches->size();
   auto base = [&](size_t i) {
     return i < table_.operands.size() ? AddressOf(call.buffers[i]) : settled.WorkspaceOf(call);
   };
   for (size_t i = 0; i < count; ++i) {
     const Settled::Action& action = settled.actions_[i];
-    if (settled.launches_[i] != nullptr) {
-      if (!settled.launches_[i]->Launch(base, stream)) return i;
+    if (const auto& launch = (*launches)[i]) {
+      if (!launch->Launch(base, stream)) return i;
       continue;
     }
     const Settled::Place& place = action.place;  // of a fill

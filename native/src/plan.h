@@ -73,7 +73,9 @@ class Plan {
   Fill BindFill(const Branch& branch, const Step& step, const Frame& frame) const;
   void RunFill(const Step& step, const Fill& fill, DLDevice device, void* stream) const;
   void RunActions(const Settled& settled, LaunchBlock* block, void* stream, size_t first) const;
-  void LearnLaunches(const Call& call, Settled* settled) const;
+  // Null for a call whose launches cannot be learnt.
+  std::unique_ptr<const Settled::Launches> LearnLaunches(const Settled& settled,
+                                                         const Call& call) const;
   void BindBackend(const Branch& branch, const Step& step, const Frame& frame) const;
   void RunBackend(const Branch& branch, const Step& step, const Frame& frame, void* stream) const;
   void PrepareBackend(const Branch& branch, const Step& step, int device) const;

@@ -165,7 +165,9 @@ bool Plan::Settle(const Call& call, bool names_device, Frame* frame, Settled* ou
       out->args_.push_back(frame->args[i]);
     }
   }
-  LearnLaunches(call, out);
+  out->runs_.store(0, std::memory_order_relaxed);
+  out->launches_.store(nullptr, std::memory_order_relaxed);
+  out->learnt_.reset();
   return true;
 }
 

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -28,6 +29,8 @@ struct LaunchBlock {
 
 class Settled {
  public:
+  using Launches = std::vector<std::unique_ptr<const LaunchTemplate>>;  // of each action, or null
+
   // Whether `call` is this one but for addresses and numbers; where no buffer names the device,
   // it is for the caller to compare.
   bool Matches(const Table& table, const Call& call) const;
@@ -98,7 +101,11 @@ class Settled {
   std::vector<View> views_;        // of each tensor
   std::vector<Number> numbers_;
   std::vector<int64_t> view_axes_;
-  std::vector<std::unique_ptr<const LaunchTemplate>> launches_;  // of each action, or none
+  // Learnt when the call has come a few times: learning costs as much as some ten calls.
+  static constexpr int kRunsBeforeLearning = 3;
+  mutable std::atomic<int> runs_{0};
+  mutable std::unique_ptr<const Launches> learnt_;  // by the thread of that run alone
+  mutable std::atomic<const Launches*> launches_{nullptr};
 };
 
 // A few settled calls of a plan, the last ones. Where calls hardly repeat, replacing them gains
