@@ -165,8 +165,8 @@ class Plan:
     def _expose(self, native: _native.Plan | _native.BoundPlan) -> None:
         self._native: _native.Plan | _native.BoundPlan = native
         self.execute = native.execute  # no Python frame on the path of a launch
-        self.caller = native.caller
-        self.launcher = native.launcher
+        self.caller: Callable[..., Callable[..., None]] = native.caller
+        self.launcher: Callable[..., Callable[..., None]] = native.launcher
         if os.environ.get("CUDNN_AOT_NVTX") == "1":
             from cudnn_aot.runtime import ranges
 

@@ -308,7 +308,11 @@ PyObject* ExportDLPack(PyObject* object, bool cuda) {
   return result;
 }
 
-void FromDLPack(PyObject* object, const Role& role, Pins* pins, Buffer* out) {
+// Who sees to it that the elements are there when the kernel reads them.
+enum class Readiness { kOfStream, kOfProducer };
+
+void FromDLPack(PyObject* object, const Role& role, Pins* pins, Buffer* out,
+                Readiness readiness = Readiness::kOfStream) {
   PyObject* device = PyObject_CallMethod(object, "__dlpack_device__", nullptr);
   if (device == nullptr) throw PythonErrorSet{};
   pins->Adopt(device);
@@ -317,7 +321,8 @@ void FromDLPack(PyObject* object, const Role& role, Pins* pins, Buffer* out) {
   pins->Adopt(type);
   long device_type = PyLong_AsLong(type);
   if (device_type == -1 && PyErr_Occurred() != nullptr) throw PythonErrorSet{};
-  PyObject* capsule = ExportDLPack(object, device_type == kDLCUDA);
+  PyObject* capsule =
+      ExportDLPack(object, device_type == kDLCUDA && readiness == Readiness::kOfStream);
   pins->Adopt(capsule);  // its destructor releases the export after the call
   if (PyCapsule_IsValid(capsule, "dltensor_versioned") != 0) {
     auto* tensor =
@@ -397,6 +402,11 @@ void DescribeBuffer(PyObject* object, const Role& role, Pins* pins, Buffer* out)
       // NumPy has no buffer format for the element types that other packages add.
       if (HasAttribute(object, "__array_interface__")) {
         return FromInterface(object, "__array_interface__", role, pins, out);
+      }
+      // A type may have the buffer protocol for its arrays on the host alone. That of jax has, and
+      // takes -1 for the address of a stream; without a stream it waits until the array is there.
+      if (HasAttribute(object, "__dlpack__")) {
+        return FromDLPack(object, role, pins, out, Readiness::kOfProducer);
       }
       break;
     case Protocol::kDLPack:

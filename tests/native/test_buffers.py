@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import ctypes
+import mmap
 
 import numpy as np
 import pytest
@@ -118,6 +119,30 @@ def test_what_is_no_address(address):
 
 def test_upper_half_addresses():
     assert seen(2**64 - 64)[0] == 2**64 - 64
+
+
+class HostBuffers(mmap.mmap):
+    """A type with the buffer protocol, of which this instance has no buffer: an array of a device."""
+
+    def __new__(cls, held):
+        array = super().__new__(cls, -1, 1)
+        array.close()
+        array.held, array.asked = held, []
+        return array
+
+    def __dlpack_device__(self):
+        return (2, 0)
+
+    def __dlpack__(self, **options):
+        self.asked.append(options)
+        return self.held.__dlpack__()
+
+
+def test_a_type_that_has_the_buffer_protocol_on_the_host_alone():
+    """As that of jax: read through DLPack, and asked for no stream, which it would wait on."""
+    array = HostBuffers(PACKED)
+    assert seen(array) == seen(PACKED)
+    assert array.asked == [{"max_version": (1, 0)}]
 
 
 def test_errors_of_a_producer_are_its_own():
