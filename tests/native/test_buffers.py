@@ -122,7 +122,7 @@ def test_upper_half_addresses():
 
 
 class HostBuffers(mmap.mmap):
-    """A type with the buffer protocol, of which this instance has no buffer: an array of a device."""
+    """A type with the buffer protocol, of which this instance has none: an array of a device."""
 
     def __new__(cls, held):
         array = super().__new__(cls, -1, 1)
