@@ -67,12 +67,7 @@ class Frozen(Mapping[str, Any]):
 
     def __eq__(self, other: object) -> bool:
         """By type, too: ``1``, ``1.0`` and ``True`` are equal in Python and three values here."""
-        if isinstance(other, Frozen):
-            mine, others = self._items, other._items
-            if mine is others or mine != others:
-                return mine is others
-            return canonical_digest(mine) == canonical_digest(others)
-        return super().__eq__(other)
+        return _same(self, other) if isinstance(other, Frozen) else super().__eq__(other)
 
     def __hash__(self) -> int:
         return hash(canonical_digest(self._items))
@@ -82,6 +77,21 @@ class Frozen(Mapping[str, Any]):
 
     def __repr__(self) -> str:
         return f"Frozen({plain(self._items)!r})"
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether two frozen values have one canonical form, without making it."""
+    kind = type(a)
+    if a is b or kind is not type(b):
+        return a is b
+    if kind is Frozen:
+        mine, others = a._items, b._items
+        return mine is others or (
+            mine.keys() == others.keys() and all([_same(v, others[k]) for k, v in mine.items()])
+        )
+    if kind is tuple:
+        return len(a) == len(b) and all(map(_same, a, b))
+    return repr(a) == repr(b) if kind is float else bool(a == b)  # 0.0 and -0.0 are two
 
 
 def _freeze(value: Any, where: str) -> Any:
@@ -136,7 +146,9 @@ class KernelSpec:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, KernelSpec):
             return NotImplemented
-        return self is other or (self.params == other.params and self.key == other.key)
+        return self is other or all(
+            _same(getattr(self, name), getattr(other, name)) for name in self.__slots__
+        )
 
     def canonical(self) -> dict[str, Any]:
         """The spec as plain data; the key is the digest of its canonical JSON."""

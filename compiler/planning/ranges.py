@@ -129,7 +129,7 @@ def merge(lowered: Sequence[tuple[Range, Lowering]], symbols: Mapping[str, Symbo
     Raises:
         ValueError: the tables describe different operands or devices, or run blobs.
     """
-    kernels: dict[str, KernelSpec] = {}  # by key, in order
+    kernels: list[KernelSpec] = []
     checks: list[Json] = []
     let: Json = {}
     entries: list[list[Json]] = []
@@ -144,10 +144,7 @@ def merge(lowered: Sequence[tuple[Range, Lowering]], symbols: Mapping[str, Symbo
             if let.setdefault(name, expr) != expr:
                 raise ValueError(f"the ranges of one plan mean different things by {name!r}")
         checks += [check for check in table["checks"] if check not in checks]
-        keys = [kernel.key for kernel in lowering.kernels]
-        kernels.update(zip(keys, lowering.kernels, strict=True))
-        places = {key: place for place, key in enumerate(kernels)}
-        position = [places[key] for key in keys]
+        position = [_position(kernels, kernel) for kernel in lowering.kernels]
         entries.append([_entry(table, entry, position) for entry in table["dispatch"]])
     head, middles, tail = _shared_ends(entries)
     dispatch: list[Json] = []
@@ -167,7 +164,13 @@ def merge(lowered: Sequence[tuple[Range, Lowering]], symbols: Mapping[str, Symbo
     }
     if let:
         merged["let"] = let
-    return Lowering(tuple(kernels.values()), merged)
+    return Lowering(tuple(kernels), merged)
+
+
+def _position(kernels: list[KernelSpec], kernel: KernelSpec) -> int:
+    if kernel not in kernels:
+        kernels.append(kernel)
+    return kernels.index(kernel)
 
 
 def _entry(table: Json, entry: Json, position: Sequence[int]) -> Json:

@@ -33,4 +33,4 @@ class GemmHostBlocked(Engine):
                 kernel = builder.kernel(kernel_spec(TEMPLATE, params, target))
                 steps = [{"step": "kernel", "kernel": kernel, "args": args}]
             builder.add(f"blocked{variant.name}", variant.guard, [], steps)
-        return Lowering(builder.kernels, builder.table())
+        return Lowering(tuple(builder.kernels), builder.table())

@@ -331,7 +331,7 @@ class TableBuilder:
     def __init__(self, facts: GemmFacts, device: str) -> None:
         self.facts = facts
         self.device = device
-        self._kernels: dict[str, KernelSpec] = {}  # by key, in order
+        self.kernels: list[KernelSpec] = []
         self.dispatch: list[Json] = []
         self.branches: dict[str, Json] = {}
         self._add_empty_branch()
@@ -347,15 +347,11 @@ class TableBuilder:
         if empty:
             self.add("empty", ex.any_of(*empty), [], [])
 
-    @property
-    def kernels(self) -> tuple[KernelSpec, ...]:
-        return tuple(self._kernels.values())
-
     def kernel(self, spec: KernelSpec) -> int:
         """Position of ``spec`` in the plan's kernels."""
-        key = spec.key
-        self._kernels.setdefault(key, spec)
-        return list(self._kernels).index(key)
+        if spec not in self.kernels:
+            self.kernels.append(spec)
+        return self.kernels.index(spec)
 
     def add(self, name: str, guard: ex.Predicate, workspace: list[Json], steps: list[Json]) -> None:
         if guard is False:

@@ -64,7 +64,7 @@ class GemmSm90Persistent(Engine):
             parts = lowering.kernel_parts(facts, variant)
             _add_tma_branch(builder, facts, knobs, variant, parts, target)
             _add_any_stride_branch(builder, facts, variant, parts, target)
-        return Lowering(builder.kernels, builder.table())
+        return Lowering(tuple(builder.kernels), builder.table())
 
 
 def _tma_guard(operand: Operand, unit_axis: int) -> ex.Predicate:
