@@ -18,6 +18,7 @@ FLAGS = (
     "-fPIC",
     "-fno-stack-protector",
     "-fno-asynchronous-unwind-tables",
+    "-fno-ident",  # of the compiler and its distribution
     "-Wl,--wrap=cudaLaunchKernelExC",
     "-Wl,-Bsymbolic",  # each kernel has a pointer of its own
 )
