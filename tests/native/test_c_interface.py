@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import c_interface
+import child
 import numpy as np
 import pytest
 from c_interface import tensor_of
@@ -396,7 +396,7 @@ assert (y == 2).all()
         [sys.executable, "-c", code, str(stored)],
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(Path(c_interface.__file__).parent)},
+        env=child.environment(),
     )
     assert done.returncode == 0, done.stderr
 
@@ -462,10 +462,9 @@ stop = True
 
 def test_a_forked_child_executes_whatever_other_threads_were_doing(stored):
     """More threads than the plan's memory of calls has locks."""
-    support = str(Path(c_interface.__file__).parent)
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", FORKS, str(stored)],
-        env={**os.environ, "PYTHONPATH": support},
+        env=child.environment(),
         capture_output=True,
         text=True,
     )
@@ -529,10 +528,7 @@ def test_without_libtvm_ffi(stored, tmp_path):
         capture_output=True,
         text=True,
         check=True,
-        env={
-            "PYTHONPATH": str(Path(c_interface.__file__).parent),
-            "CUDNN_AOT_TVM_FFI": missing,
-        },
+        env=child.environment(CUDNN_AOT_TVM_FFI=missing),
     )
     assert done.stdout.startswith("libtvm_ffi did not load: ") and missing in done.stdout
 

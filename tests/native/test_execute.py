@@ -8,6 +8,7 @@ import sys
 import threading
 from pathlib import Path
 
+import child
 import numpy as np
 import pytest
 from tables import kernel, library, operand, scalar, symbol, table, whole
@@ -211,7 +212,7 @@ except errors.LaunchError as error: print(error)
         [sys.executable, "-c", code, str(tmp_path / "empty")],
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "support")},
+        env=child.environment(),
     )
     assert done.returncode == 0, done.stderr
     assert "first line second line" in done.stdout
@@ -349,10 +350,9 @@ for _ in range(50):
     except Exception as error: assert "symbol 'M': got" in str(error), error
     else: raise AssertionError
 """
-    support = str(Path(__file__).parents[1] / "support")
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONMALLOC": "debug", "PYTHONPATH": support},
+        env=child.environment(PYTHONMALLOC="debug"),
         capture_output=True,
         text=True,
     )
