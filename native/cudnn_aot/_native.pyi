@@ -10,7 +10,44 @@ class Kernel:
     @property
     def digest(self) -> str: ...
 
-class Plan:
+class _Calls:
+    """What both kinds of plan have; no class of the module."""
+
+    def execute(
+        self,
+        bindings: dict[Any, Any] | Sequence[Any],
+        workspace: Any = None,
+        stream: Any = None,
+        symbols: Mapping[str, int] | None = None,
+        override_uids: Sequence[int] | None = None,
+        override_shapes: Sequence[Sequence[int]] | None = None,
+        override_strides: Sequence[Sequence[int]] | None = None,
+    ) -> None: ...
+    def resolve(
+        self,
+        bindings: dict[Any, Any] | Sequence[Any],
+        workspace: Any = None,
+        stream: Any = None,
+        symbols: Mapping[str, int] | None = None,
+        override_uids: Sequence[int] | None = None,
+        override_shapes: Sequence[Sequence[int]] | None = None,
+        override_strides: Sequence[Sequence[int]] | None = None,
+    ) -> dict[str, Any]: ...
+    def caller(self, uids: Sequence[int], /) -> Caller: ...
+    def launcher(
+        self,
+        bindings: dict[Any, Any] | Sequence[Any],
+        workspace: Any = None,
+        stream: None = None,
+        symbols: Mapping[str, int] | None = None,
+        override_uids: Sequence[int] | None = None,
+        override_shapes: Sequence[Sequence[int]] | None = None,
+        override_strides: Sequence[Sequence[int]] | None = None,
+    ) -> Launcher: ...
+    def prepare(self, device: int | None, /) -> None: ...
+    def workspace_bytes(self, symbols: Mapping[str, int] | None = None) -> int: ...
+
+class Plan(_Calls):
     """A launch table with its kernels; without kernels it validates and describes calls.
 
     Raises ValueError, with the place, for a table that breaks the vocabulary. ``on_device`` is
@@ -32,79 +69,12 @@ class Plan:
     def device(self) -> str: ...
     @property
     def uids(self) -> tuple[int, ...]: ...
-    def execute(
-        self,
-        bindings: dict[Any, Any] | Sequence[Any],
-        workspace: Any = None,
-        stream: Any = None,
-        symbols: Mapping[str, int] | None = None,
-        override_uids: Sequence[int] | None = None,
-        override_shapes: Sequence[Sequence[int]] | None = None,
-        override_strides: Sequence[Sequence[int]] | None = None,
-    ) -> None: ...
-    def resolve(
-        self,
-        bindings: dict[Any, Any] | Sequence[Any],
-        workspace: Any = None,
-        stream: Any = None,
-        symbols: Mapping[str, int] | None = None,
-        override_uids: Sequence[int] | None = None,
-        override_shapes: Sequence[Sequence[int]] | None = None,
-        override_strides: Sequence[Sequence[int]] | None = None,
-    ) -> dict[str, Any]: ...
-    def caller(self, uids: Sequence[int], /) -> Caller: ...
-    def launcher(
-        self,
-        bindings: dict[Any, Any] | Sequence[Any],
-        workspace: Any = None,
-        stream: None = None,
-        symbols: Mapping[str, int] | None = None,
-        override_uids: Sequence[int] | None = None,
-        override_shapes: Sequence[Sequence[int]] | None = None,
-        override_strides: Sequence[Sequence[int]] | None = None,
-    ) -> Launcher: ...
-    def prepare(self, device: int | None, /) -> None: ...
-    def workspace_bytes(self, symbols: Mapping[str, int] | None = None) -> int: ...
     def bind(
         self, symbols: Mapping[str, int], scalars: Mapping[int, int | float] | None = None
     ) -> BoundPlan: ...
 
-class BoundPlan:
+class BoundPlan(_Calls):
     """A plan with values of its symbols and, by uid, of its pass-by-value operands."""
-
-    def execute(
-        self,
-        bindings: dict[Any, Any] | Sequence[Any],
-        workspace: Any = None,
-        stream: Any = None,
-        symbols: Mapping[str, int] | None = None,
-        override_uids: Sequence[int] | None = None,
-        override_shapes: Sequence[Sequence[int]] | None = None,
-        override_strides: Sequence[Sequence[int]] | None = None,
-    ) -> None: ...
-    def resolve(
-        self,
-        bindings: dict[Any, Any] | Sequence[Any],
-        workspace: Any = None,
-        stream: Any = None,
-        symbols: Mapping[str, int] | None = None,
-        override_uids: Sequence[int] | None = None,
-        override_shapes: Sequence[Sequence[int]] | None = None,
-        override_strides: Sequence[Sequence[int]] | None = None,
-    ) -> dict[str, Any]: ...
-    def caller(self, uids: Sequence[int], /) -> Caller: ...
-    def launcher(
-        self,
-        bindings: dict[Any, Any] | Sequence[Any],
-        workspace: Any = None,
-        stream: None = None,
-        symbols: Mapping[str, int] | None = None,
-        override_uids: Sequence[int] | None = None,
-        override_shapes: Sequence[Sequence[int]] | None = None,
-        override_strides: Sequence[Sequence[int]] | None = None,
-    ) -> Launcher: ...
-    def prepare(self, device: int | None, /) -> None: ...
-    def workspace_bytes(self, symbols: Mapping[str, int] | None = None) -> int: ...
 
 class Caller:
     """A plan that takes its buffers as positional arguments."""
