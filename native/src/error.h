@@ -63,7 +63,7 @@ struct StoreFailure : std::runtime_error {
 struct ErrorValue {
   Code code = Code::kInternal;
   std::string message;  // one line
-  std::string rule;     // of a refusal
+  std::string rule{};   // of a refusal
   int64_t operand = Refusal::kNoOperand;
 };
 
