@@ -14,7 +14,7 @@ from typing import Any
 
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.compiler.formats import graph_json
-from cudnn_aot.compiler.graph.bucket import GraphClass, graph_class
+from cudnn_aot.compiler.graph.bucket import GraphClass
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.graph.unify import Match, Pattern
 from cudnn_aot.errors import (
@@ -77,7 +77,7 @@ class ClassIndex:
         """
         if graph.symbols:
             return [f"it is not concrete (it has symbols {', '.join(graph.symbols)})"]
-        known = graph_class(graph)
+        known = graph.graph_class()
         members = self._members.get((target, known.bucket), ())
         reasons: list[str] = []
         found = _first_match(graph, known, members, reasons)

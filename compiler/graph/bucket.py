@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cudnn_aot.compiler.graph.key import KEY_VERSION, digest, hashes, with_readers
+from cudnn_aot.compiler.graph.form import form_of, shape_of
 from cudnn_aot.compiler.graph.node import Node
 from cudnn_aot.compiler.graph.tensor import Tensor
 
@@ -43,16 +43,11 @@ class GraphClass:
 def graph_class(graph: Graph) -> GraphClass:
     """The class of a graph's canonical form."""
     graph = graph.canonical()
-    computed, tensors = hashes(graph, is_exact=False)
-    nodes = with_readers(graph, computed, tensors)
-    callers = (*graph.inputs(), *graph.outputs())
-    named: dict[int | str, Tensor] = {tensor.uid: tensor for tensor in callers}
-    by_hash = dict(sorted(zip(nodes, graph.nodes, strict=True), key=lambda pair: pair[0]))
-    for hashed, node in by_hash.items():
-        for port, tensor in sorted(node.outputs.items()):
-            if tensor.is_virtual and not graph.is_discarded(tensor):
-                named[f"{hashed}::{port}"] = tensor
-    bucket = digest(
-        "class", [KEY_VERSION, sorted(nodes), sorted(tensors[tensor.uid] for tensor in callers)]
+    bucket, places, hashed = shape_of(form_of(graph))
+    tensors = {tensor.uid: tensor for tensor in graph.tensors.values()}
+    nodes = graph.nodes
+    return GraphClass(
+        bucket,
+        {place: tensors[uid] for place, uid in places},
+        {own: nodes[position] for own, position in hashed},
     )
-    return GraphClass(bucket, named, by_hash)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cudnn_aot.compiler.graph.builders import Builders
 from cudnn_aot.compiler.graph.dtypes import as_data_type
@@ -32,6 +32,9 @@ from cudnn_aot.compiler.graph.validate import (
 )
 from cudnn_aot.compiler.graph.wiring import wire_given, wire_made, wire_own
 from cudnn_aot.errors import FrozenGraphError, InvalidGraphError, cudnnGraphNotSupportedError
+
+if TYPE_CHECKING:
+    from cudnn_aot.compiler.graph.bucket import GraphClass
 
 
 class Stage(enum.IntEnum):
@@ -137,6 +140,7 @@ class Graph(metaclass=Builders):
             )
         self._stage = Stage.OPEN
         self._key: str | None = None
+        self._class: GraphClass | None = None
         self._canonical = self  # what validation finds
         self._tensors: dict[int, Tensor] = {}
         self._by_uid: Mapping[int, Tensor] | None = None  # until a tensor or uid changes
@@ -569,8 +573,17 @@ class Graph(metaclass=Builders):
         if self._key is None:
             from cudnn_aot.compiler.graph.key import graph_key  # building a graph needs none
 
-            self._key = graph_key(self.canonical())
+            self._key = graph_key(self.canonical(), self.graph_class())
         return self._key
+
+    def graph_class(self) -> GraphClass:
+        """The graph but for extents, strides and scalars that no kernel bakes; freezes it."""
+        self.freeze()
+        if self._class is None:
+            from cudnn_aot.compiler.graph.bucket import graph_class
+
+            self._class = graph_class(self)
+        return self._class
 
     def __repr__(self) -> str:
         return f"<Graph {self._name!r}: {len(self._nodes)} nodes, {len(self._tensors)} tensors>"
