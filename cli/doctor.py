@@ -154,17 +154,14 @@ def _store(choice: StoreChoice) -> list[_Finding]:
     if not path.exists():
         if choice.chosen_by == "default":
             return [chosen, _Finding("store", f"{path}: not there yet; build makes it")]
-        return [chosen, _Finding("store", f"{path}: no such folder", False)]
+        return [chosen, _Finding("store", f"{path}: no such folder or pack", False)]
     try:
         reader = StoreReader(path)
         contents = f"{plural(len(reader.pointers()), 'plan')} for {', '.join(reader.targets())}"
     except StoreError as error:
         return [chosen, _Finding("store", str(error), False)]
-    writable = os.access(path, os.W_OK)
-    findings = [
-        chosen,
-        _Finding("store", f"{path}: {contents}, {'writable' if writable else 'read-only'}"),
-    ]
+    form = "a pack" if path.is_file() else "writable" if os.access(path, os.W_OK) else "read-only"
+    findings = [chosen, _Finding("store", f"{path}: {contents}, {form}")]
     foreign = reader.foreign()
     if foreign:
         shown = ", ".join(foreign[:3]) + (", ..." if len(foreign) > 3 else "")

@@ -36,11 +36,12 @@ def open(path: str | os.PathLike[str] | None = None, target: str | None = None) 
     """Open the store at ``path``, or at ``CUDNN_AOT_STORE``.
 
     Args:
-        path: the store's folder.
+        path: the store, a folder or a pack.
         target: the target whose plans are wanted; needed where a name is stored for several.
 
     Raises:
         NotAStoreError: there is no store of a format that this version reads.
+        DamagedError: it is a pack whose index is not what was written.
         UsageError: no path was given, or a variable of the environment means nothing.
     """
     chosen = path if path is not None else os.environ.get(VARIABLE)

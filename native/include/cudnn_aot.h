@@ -90,8 +90,8 @@ CUDNN_AOT_API const char* cudnn_aot_error_rule(const cudnn_aot_error* error);   
 CUDNN_AOT_API int64_t cudnn_aot_error_operand(const cudnn_aot_error* error);     /* a uid */
 CUDNN_AOT_API void cudnn_aot_error_free(cudnn_aot_error* error);
 
-/* Opens the store at `path`, a folder; NULL for the one at CUDNN_AOT_STORE. `target` is the one
- * whose plans are wanted, or NULL. Touches no GPU. */
+/* Opens the store at `path`, a folder or a pack; NULL for the one at CUDNN_AOT_STORE. `target` is
+ * the one whose plans are wanted, or NULL. Touches no GPU. */
 CUDNN_AOT_API cudnn_aot_error* cudnn_aot_open(const char* path, const char* target,
                                               cudnn_aot_store** out);
 CUDNN_AOT_API void cudnn_aot_store_free(cudnn_aot_store* store); /* its plans live on */

@@ -1,9 +1,6 @@
 #include "store_reader.h"
 
-#include <dirent.h>
-#include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
@@ -25,30 +22,6 @@ constexpr char kStoreFile[] = "store.json";
 constexpr size_t kMaxNameBytes = 240;  // a file name has 255, and ".json" must fit
 constexpr std::string_view kJson = ".json";
 
-// ---- Files ----------------------------------------------------------------------------------
-
-// All bytes of a regular file that is no link; the number of an error otherwise.
-int ReadRegular(const std::string& path, std::string* out) {
-  // Without O_NONBLOCK opening a FIFO waits for somebody to write into it.
-  int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
-  if (fd < 0) return errno;
-  struct stat status;
-  int error = fstat(fd, &status) != 0 ? errno : S_ISREG(status.st_mode) ? 0 : EINVAL;
-  out->resize(error == 0 ? static_cast<size_t>(status.st_size) + 1 : 0);
-  size_t size = 0;
-  while (error == 0) {
-    ssize_t got = read(fd, out->data() + size, out->size() - size);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) error = errno;
-    if (got <= 0) break;
-    size += static_cast<size_t>(got);
-    if (size == out->size()) out->resize(2 * size);
-  }
-  close(fd);
-  out->resize(size);
-  return error;
-}
-
 // What an error says of something that is no file of a store, whoever asks; null for others.
 const char* WhyNoFile(int error) {
   switch (error) {
@@ -60,6 +33,8 @@ const char* WhyNoFile(int error) {
       return "it is not a regular file";
     case ENOTDIR:
       return "what should be its folder is none";
+    case EBADMSG:  // of an entry of a pack
+      return "the bytes after it are not zero";
     default:
       return nullptr;
   }
@@ -206,10 +181,10 @@ bool States(const Value& document, const char* field, const std::string& text) {
   throw StoreFailure(Code::kNotAStore, message);
 }
 
-void CheckFormat(const std::string& path) {
+void CheckFormat(const std::string& path, const StoreFiles& files) {
   std::string file = path + "/" + kStoreFile;
   std::string data;
-  int error = ReadRegular(file, &data);
+  int error = files.Read(kStoreFile, &data);
   struct stat status;
   if (error == ENOENT || error == ENOTDIR) {
     if (stat(path.c_str(), &status) != 0) {
@@ -237,6 +212,10 @@ void CheckFormat(const std::string& path) {
               ", this version of cudnn-aot reads format " + std::to_string(kFormat) +
               ": update cudnn-aot");
   }
+  if (CanonicalJson(document) + "\n" != data) {
+    throw StoreFailure(Code::kDamaged,
+                       file + " is damaged: it is not in the form in which it was written");
+  }
 }
 
 }  // namespace
@@ -245,16 +224,18 @@ bool IsDigest(const std::string& text) {
   return text.size() == 64 && text.find_first_not_of("0123456789abcdef") == text.npos;
 }
 
-StoreReader::StoreReader(const std::string& path) : path_(Tidy(path)) { CheckFormat(path_); }
+StoreReader::StoreReader(const std::string& path)
+    : path_(Tidy(path)), files_(OpenStoreFiles(path_)) {
+  CheckFormat(path_, *files_);
+}
 
 void StoreReader::Damaged(const std::string& relative, const std::string& what) const {
   throw StoreFailure(Code::kDamaged, path_ + "/" + relative + " is damaged: " + what);
 }
 
 std::string StoreReader::Read(const std::string& relative, const std::string& what) const {
-  std::string file = path_ + "/" + relative;
   std::string data;
-  int error = ReadRegular(file, &data);
+  int error = files_->Read(relative, &data);
   if (error == 0) return data;
   if (error == ENOENT) {
     throw StoreFailure(Code::kNotInStore, what + " is not in the store " + Quoted(path_));
@@ -263,7 +244,7 @@ std::string StoreReader::Read(const std::string& relative, const std::string& wh
   std::string reason = std::strerror(error);
   std::transform(reason.begin(), reason.end(), reason.begin(),
                  [](char c) { return std::tolower(c); });
-  throw StoreFailure(Code::kStore, "cannot read " + Quoted(file) + ": " + reason);
+  throw StoreFailure(Code::kStore, "cannot read " + Quoted(path_ + "/" + relative) + ": " + reason);
 }
 
 Value StoreReader::Document(const std::string& relative, const std::string& what) const {
@@ -302,18 +283,9 @@ Value StoreReader::Name(const std::string& target, const std::string& name) cons
 // Hands out the entries of a folder of the store, none if it is none, until `visit` returns false.
 void StoreReader::Visit(const std::string& relative,
                         const std::function<bool(const std::string&)>& visit) const {
-  std::string folder = path_ + "/" + relative;
-  struct stat status;
-  if (lstat(folder.c_str(), &status) != 0 || !S_ISDIR(status.st_mode)) return;
-  DIR* listed = opendir(folder.c_str());
-  if (listed == nullptr) {
-    if (errno == ENOENT) return;
-    throw StoreFailure(Code::kStore, "cannot list " + folder + ": " + std::strerror(errno));
-  }
-  std::unique_ptr<DIR, int (*)(DIR*)> held(listed, closedir);
-  while (const dirent* entry = readdir(listed)) {
-    std::string name = entry->d_name;
-    if (name != "." && name != ".." && !visit(name)) return;
+  if (int error = files_->List(relative, visit)) {
+    throw StoreFailure(Code::kStore,
+                       "cannot list " + path_ + "/" + relative + ": " + std::strerror(error));
   }
 }
 
@@ -369,8 +341,7 @@ bool StoreReader::HasTarget(const std::string& target) const {
 
 bool StoreReader::Holds(const std::string& target, const std::string& name) const {
   std::string file = IsDigest(name) ? PointerPath(target, name) : NamePath(target, name);
-  struct stat status;
-  return lstat((path_ + "/" + file).c_str(), &status) == 0;
+  return files_->Has(file);
 }
 
 std::vector<std::string> StoreReader::Holders(const std::string& name) const {

@@ -8,10 +8,12 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "store_files.h"
 #include "value.h"
 
 namespace cudnn_aot {
@@ -20,7 +22,8 @@ bool IsDigest(const std::string& text);  // 64 hex digits, lower case
 
 class StoreReader {
  public:
-  // Throws StoreFailure (kNotAStore) unless the folder is a store of a format that we read.
+  // Throws StoreFailure (kNotAStore) unless the folder or the pack is a store of a format that we
+  // read, and kDamaged where what says so is not what was written.
   explicit StoreReader(const std::string& path);
 
   const std::string& path() const { return path_; }
@@ -49,6 +52,7 @@ class StoreReader {
   [[noreturn]] void Damaged(const std::string& relative, const std::string& what) const;
 
   std::string path_;
+  std::unique_ptr<const StoreFiles> files_;
 };
 
 }  // namespace cudnn_aot
