@@ -7,8 +7,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from cudnn_aot.cache.layers import AnyReader
 from cudnn_aot.cache.layout import providers_of
-from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.cache.spec import is_current
 from cudnn_aot.compiler.build.summary import KernelResult
 from cudnn_aot.errors import StoreError
@@ -24,7 +24,7 @@ class StoredPlan:
 
 
 def stored_plan(
-    reader: StoreReader,
+    reader: AnyReader,
     target: str,
     graph_key: str,
     plan_key: str,
@@ -58,7 +58,7 @@ def stored_plan(
 
 
 def _kernel(
-    reader: StoreReader, item: dict[str, Any], known: dict[str, KernelResult]
+    reader: AnyReader, item: dict[str, Any], known: dict[str, KernelResult]
 ) -> KernelResult:
     """A kernel of a plan record, once the store's own record of it says the same."""
     whole = known.get(item["key"])
