@@ -1,7 +1,8 @@
 """Reading a store: the half of the cache that serving uses. Standard library only; never locks.
 
 Every byte handed out was checked: a blob against the digest that names it, a document against its
-seal and the place it lies in. What fails raises ``DamagedError``, what is not there raises
+seal, the place it lies in and, in a store that was opened by its root digest, what lay there then.
+What fails raises ``DamagedError`` (``PinError`` in the last case), what is not there raises
 ``NotInStoreError`` and what the system does not let us read raises a plain ``StoreError``; files
 that are not the store's own are left alone. Whether they lie in a folder or in a pack is the matter
 of `files`.
@@ -24,6 +25,7 @@ from cudnn_aot.errors import (
     DamagedError,
     NotAStoreError,
     NotInStoreError,
+    PinError,
     StoreError,
     UsageError,
 )
@@ -37,6 +39,7 @@ _NO_FILE = {
     errno.ENOTDIR: "what should be its folder is none",
     errno.EBADMSG: "the bytes after it are not zero",  # of an entry of a pack
 }
+_DOCUMENT_FOLDERS = ("classes", "kernels", "names", "plans")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +60,31 @@ class Problem:
 class StoreReader:
     """A store, a folder or a pack, opened for reading.
 
+    Args:
+        path: where it lies.
+        digest: the root digest that it must have; any where that is empty. What is read later is
+            compared with what had that digest.
+        whole: what messages call all that is looked in, where the store is one of several.
+
     Raises:
         NotAStoreError: it has no ``store.json`` of a format that this version reads.
         DamagedError: its ``store.json`` or, of a pack, its index is not what was written.
+        PinError: it has another root digest.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], digest: str = "", whole: str = "") -> None:
         self.path = Path(path)
+        self._whole = whole or str(self.path)
         self._store_files = open_files(self.path)
         self.format = read_format(self.path, self._store_files)
+        self._pinned: dict[str, str] | None = None  # the SHA-256 of each document, by its path
+        if digest:
+            self._pin(digest)
+
+    @property
+    def readers(self) -> tuple[StoreReader, ...]:
+        """Itself, as `layers.StoreLayers` has its layers."""
+        return (self,)
 
     def kernel(self, key: str) -> dict[str, Any]:
         """The record of a kernel; its spec was hashed again and gives ``key``."""
@@ -177,6 +196,19 @@ class StoreReader:
         status = self._status(relative)
         return status.size if status is not None and status.is_file else None
 
+    def root_digest(self) -> str:
+        """One value that is equal where the same things are stored: 64 hex digits.
+
+        Of all documents as they lie there now: the SHA-256 of a line "<SHA-256 of its bytes>
+        <path>", as ``sha256sum`` prints it, for each in ascending order of their paths. They name
+        all blobs that anybody loads by digest. Other files and blobs, and the path of the store, do
+        not count.
+
+        Raises:
+            StoreError: a document cannot be read.
+        """
+        return _root_digest(self._hash_documents())
+
     def foreign(self) -> list[str]:
         """Files and links in the store's folder that are not the store's own, sorted."""
         return sorted(
@@ -271,8 +303,46 @@ class StoreReader:
         except OSError as error:
             raise self._unreadable(relative, error) from None
 
+    def _pin(self, digest: str) -> None:
+        if not layout.is_digest(digest):
+            raise UsageError(f"bad root digest: got {digest!r}, want 64 hex digits")
+        documents = self._hash_documents()
+        got = _root_digest(documents)
+        if got != digest:
+            raise PinError(
+                f"store {str(self.path)!r} is not the pinned one: got root digest {got}, want "
+                f"{digest}"
+            )
+        self._pinned = documents
+
+    def _hash_documents(self) -> dict[str, str]:
+        """The SHA-256 of each document's bytes, by its path; they are compared with nothing."""
+        return {
+            relative: sha256_hex(self.read(relative))
+            for folder in _DOCUMENT_FOLDERS
+            for _, _, relative in self._entries(folder)
+        }
+
+    def _check_pinned(self, relative: str, data: bytes | None) -> None:
+        """That a document, None for one that is not there, is what was hashed at opening."""
+        if self._pinned is None:
+            return
+        known = self._pinned.get(relative)
+        if (None if data is None else sha256_hex(data)) == known:
+            return
+        change = "removed" if data is None else "added" if known is None else "changed"
+        raise PinError(
+            f"{self.path / relative} is not what was pinned: it was {change} after the store was "
+            "opened; open it anew"
+        )
+
     def _document(self, relative: str, what: str) -> dict[str, Any]:
-        data = self._read(relative, what)
+        try:
+            data = self._read(relative, what)
+        except NotInStoreError:
+            self._check_pinned(relative, None)
+            raise
+        self._check_pinned(relative, data)
         try:
             return layout.parse_document(data)
         except ValueError as error:
@@ -282,7 +352,7 @@ class StoreReader:
         try:
             return self._store_files.read(relative)
         except FileNotFoundError:
-            raise NotInStoreError(f"{what} is not in the store {str(self.path)!r}") from None
+            raise NotInStoreError(f"{what} is not in the store {self._whole!r}") from None
         except OSError as error:
             if error.errno in _NO_FILE:
                 raise self._damaged(relative, _NO_FILE[error.errno]) from None
@@ -372,6 +442,11 @@ def read_format(path: Path, files: StoreFiles) -> int:
     if plain_bytes(document) + b"\n" != data:
         raise DamagedError(f"{file} is damaged: it is not in the form in which it was written")
     return version
+
+
+def _root_digest(documents: dict[str, str]) -> str:
+    lines = (f"{digest}  {path}\n" for path, digest in sorted(documents.items()))
+    return sha256_hex("".join(lines).encode("ascii"))
 
 
 def _kernel_fault(record: dict[str, Any]) -> str | None:

@@ -26,11 +26,12 @@ def pack(store: str | None, output: str, as_json: bool) -> int:
     path = Path(output)
     foreign = reader.foreign()
     files = write_pack(reader, path, source_date_epoch())
-    size = path.stat().st_size
+    size, digest = path.stat().st_size, StoreReader(path).root_digest()
     if as_json:
         document = {"store": str(reader.path), "pack": str(path), "files": files, "bytes": size}
-        print_json({**document, "foreign": foreign})
+        print_json({**document, "root_digest": digest, "foreign": foreign})
     else:
         left_out = f"; left out {plural(len(foreign), 'file')} not of the store" if foreign else ""
         say(f"{path}: {plural(files, 'file')} of {reader.path}, {format_bytes(size)}{left_out}")
+        say(f"root digest {digest}")
     return 0

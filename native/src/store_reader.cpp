@@ -42,19 +42,6 @@ const char* WhyNoFile(int error) {
 
 // ---- Names ----------------------------------------------------------------------------------
 
-// A path as it is shown: without empty components and those that are '.'.
-std::string Tidy(const std::string& path) {
-  std::string out;
-  for (size_t at = 0; at < path.size();) {
-    size_t end = std::min(path.find('/', at), path.size());
-    std::string part = path.substr(at, end - at);
-    if (!part.empty() && part != ".") out += (out.empty() && path[0] != '/' ? "" : "/") + part;
-    at = end + 1;
-  }
-  if (!out.empty()) return out;
-  return path[0] == '/' ? "/" : ".";
-}
-
 // A graph or target name as one file name: percent-encoded, never hidden, never a path.
 std::string Percent(const std::string& name) {
   constexpr std::string_view kPlain = "_.-~ +,=@()[]";
@@ -134,6 +121,15 @@ bool IsNameFile(const std::string& file, std::string* name) {
   return IsDocument(file, &stem) && DecodeName(stem, name);
 }
 
+// Whether a file two folders down, `kind` being the first, is a document of the store.
+bool IsDocumentPath(std::string_view kind, const std::string& folder, const std::string& file) {
+  std::string stem, name;
+  if (!IsDocument(file, &stem)) return false;
+  if (kind == "kernels") return IsDigest(stem) && stem.substr(0, 2) == folder;
+  if (!DecodeName(folder, &name)) return false;
+  return kind == "names" ? DecodeName(stem, &name) : IsDigest(stem);
+}
+
 // ---- Documents ------------------------------------------------------------------------------
 
 std::string ShownNumber(const Value* value) {
@@ -175,6 +171,12 @@ bool ParseDocument(const std::string& data, Value* out, std::string* fault) {
 bool States(const Value& document, const char* field, const std::string& text) {
   const Value* found = document.Find(field);
   return found != nullptr && found->kind == Value::Kind::kString && found->string == text;
+}
+
+std::string RootOf(const std::map<std::string, std::string>& documents) {
+  std::string lines;
+  for (const auto& [path, digest] : documents) lines += digest + "  " + path + "\n";
+  return Sha256Hex(lines);
 }
 
 [[noreturn]] void NotAStore(const std::string& message) {
@@ -224,9 +226,50 @@ bool IsDigest(const std::string& text) {
   return text.size() == 64 && text.find_first_not_of("0123456789abcdef") == text.npos;
 }
 
-StoreReader::StoreReader(const std::string& path)
-    : path_(Tidy(path)), files_(OpenStoreFiles(path_)) {
+std::string TidyPath(const std::string& path) {
+  std::string out;
+  for (size_t at = 0; at < path.size();) {
+    size_t end = std::min(path.find('/', at), path.size());
+    std::string part = path.substr(at, end - at);
+    if (!part.empty() && part != ".") out += (out.empty() && path[0] != '/' ? "" : "/") + part;
+    at = end + 1;
+  }
+  if (!out.empty()) return out;
+  return path[0] == '/' ? "/" : ".";
+}
+
+StoreReader::StoreReader(const std::string& path, const std::string& digest, std::string whole)
+    : path_(TidyPath(path)), whole_(std::move(whole)), files_(OpenStoreFiles(path_)), pin_(digest) {
   CheckFormat(path_, *files_);
+  if (pin_.empty()) return;
+  NeedDigest("root digest", pin_);
+  pinned_ = HashDocuments();
+  std::string got = RootOf(pinned_);
+  if (got != pin_) {
+    throw StoreFailure(Code::kPin, "store " + Quoted(path_) +
+                                       " is not the pinned one: got root digest " + got +
+                                       ", want " + pin_);
+  }
+}
+
+std::string StoreReader::RootDigest() const { return RootOf(HashDocuments()); }
+
+// The SHA-256 of each document's bytes, by its path; they are compared with nothing.
+std::map<std::string, std::string> StoreReader::HashDocuments() const {
+  std::map<std::string, std::string> out;
+  for (const char* kind : {"classes", "kernels", "names", "plans"}) {
+    Visit(kind, [&](const std::string& folder) {
+      std::string relative = std::string(kind) + "/" + folder;
+      Visit(relative, [&](const std::string& file) {
+        std::string path = relative + "/" + file;
+        if (IsDocumentPath(kind, folder, file))
+          out[path] = Sha256Hex(Read(path, "file " + Quoted(path)));
+        return true;
+      });
+      return true;
+    });
+  }
+  return out;
 }
 
 void StoreReader::Damaged(const std::string& relative, const std::string& what) const {
@@ -238,7 +281,7 @@ std::string StoreReader::Read(const std::string& relative, const std::string& wh
   int error = files_->Read(relative, &data);
   if (error == 0) return data;
   if (error == ENOENT) {
-    throw StoreFailure(Code::kNotInStore, what + " is not in the store " + Quoted(path_));
+    throw StoreFailure(Code::kNotInStore, what + " is not in the store " + Quoted(whole_));
   }
   if (const char* reason = WhyNoFile(error)) Damaged(relative, reason);
   std::string reason = std::strerror(error);
@@ -247,10 +290,34 @@ std::string StoreReader::Read(const std::string& relative, const std::string& wh
   throw StoreFailure(Code::kStore, "cannot read " + Quoted(path_ + "/" + relative) + ": " + reason);
 }
 
+// That a document, null for one that is not there, is what was hashed when the store was opened.
+void StoreReader::CheckPinned(const std::string& relative, const std::string* data) const {
+  if (pin_.empty()) return;
+  auto found = pinned_.find(relative);
+  const char* change = nullptr;
+  if (data == nullptr) {
+    if (found != pinned_.end()) change = "it was removed";
+  } else if (found == pinned_.end()) {
+    change = "it was added";
+  } else if (Sha256Hex(*data) != found->second) {
+    change = "it was changed";
+  }
+  if (change == nullptr) return;
+  throw StoreFailure(Code::kPin, path_ + "/" + relative + " is not what was pinned: " + change +
+                                     " after the store was opened; open it anew");
+}
+
 Value StoreReader::Document(const std::string& relative, const std::string& what) const {
+  std::string data, fault;
+  try {
+    data = Read(relative, what);
+  } catch (const StoreFailure& failure) {
+    if (failure.code == Code::kNotInStore) CheckPinned(relative, nullptr);
+    throw;
+  }
+  CheckPinned(relative, &data);
   Value out;
-  std::string fault;
-  if (!ParseDocument(Read(relative, what), &out, &fault)) Damaged(relative, fault);
+  if (!ParseDocument(data, &out, &fault)) Damaged(relative, fault);
   return out;
 }
 

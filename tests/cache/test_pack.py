@@ -84,7 +84,7 @@ def test_absence_is_told_in_the_same_words(store: Path, pack: Path) -> None:
 def test_the_two_readers_agree(tmp_path: Path) -> None:
     store = small_store(tmp_path / "store")
     write_pack(StoreReader(store), tmp_path / "pack", 0)
-    folder, packed = (_native.Store(os.fsencode(path)) for path in (store, tmp_path / "pack"))
+    folder, packed = (_native.Store([os.fsencode(path)]) for path in (store, tmp_path / "pack"))
     assert packed.names() == folder.names() == StoreReader(tmp_path / "pack").names()
     assert packed.targets() == folder.targets() == ["cpu", "h200"]
     for target, name in folder.names():
@@ -218,7 +218,7 @@ def test_both_readers_refuse_what_is_no_pack_in_the_same_words(name: str, tmp_pa
     path = tmp_path / "bad.pack"
     path.write_bytes(BAD[name])
     said = []
-    for opened in (StoreReader, lambda path: _native.Store(os.fsencode(path))):
+    for opened in (StoreReader, lambda path: _native.Store([os.fsencode(path)])):
         with pytest.raises((errors.DamagedError, errors.NotAStoreError)) as refused:
             opened(path)
         said.append((type(refused.value), str(refused.value)))
@@ -231,7 +231,7 @@ def test_a_whole_pack_by_hand_is_taken(tmp_path: Path) -> None:
     path = tmp_path / "good.pack"
     path.write_bytes(packed([STORE], CONTENT))
     assert StoreReader(path).verify() == []
-    assert _native.Store(os.fsencode(path)).names() == []
+    assert _native.Store([os.fsencode(path)]).names() == []
 
 
 # Writing

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from cli_process import assert_one_line_error, run_cli
 
+from cudnn_aot import runtime
+
 
 @pytest.fixture(scope="module")
 def pack(tmp_path_factory: pytest.TempPathFactory, built_store: Path) -> Path:
@@ -24,6 +26,7 @@ def test_pack_as_json(built_store: Path, pack: Path, tmp_path: Path) -> None:
         "pack": str(again),
         "files": sum(path.is_file() for path in built_store.rglob("*")),
         "bytes": pack.stat().st_size,
+        "root_digest": runtime.open(built_store).root_digests()[0],
         "foreign": [],
     }
     assert again.read_bytes() == pack.read_bytes()
