@@ -45,6 +45,7 @@ demo: $(VENV)/compile.ready
 	@scripts/demo.sh $(STORE)
 
 test: $(VENV)/test.ready lint
+	@scripts/test_services.sh
 	@$(BIN)/python -m pytest -m 'not gpu' $(TESTS)
 
 # Threads wait for each other some ten times longer under their sanitizer: only tests that have any.

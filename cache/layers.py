@@ -10,21 +10,21 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from cudnn_aot.cache.place import is_url
 from cudnn_aot.cache.reader import StoreReader
-from cudnn_aot.errors import (
-    DamagedError,
-    NotInStoreError,
-    StoreError,
-    UsageError,
-)
+from cudnn_aot.cache.transfer import redacted
+from cudnn_aot.errors import DamagedError, NotInStoreError, RemoteError, StoreError
+
+if TYPE_CHECKING:
+    from cudnn_aot.cache.trust import PublicKey
 
 _T = TypeVar("_T")
 _Item = TypeVar("_Item", str, tuple[str, str])
 
 # What another layer may make good. Not that a layer is not what it is pinned to.
-_FALLS_THROUGH = (StoreError, DamagedError, NotInStoreError)
+_FALLS_THROUGH = (StoreError, DamagedError, NotInStoreError, RemoteError)
 
 Note = Callable[[StoreError], None]
 
@@ -43,6 +43,10 @@ class StoreLayers:
     def path(self) -> Path:
         """The paths of all, as ``CUDNN_AOT_STORE`` has them."""
         return Path(os.pathsep.join(str(reader.path) for reader in self.readers))
+
+    @property
+    def where(self) -> str:
+        return self.readers[0].where
 
     def kernel(self, key: str) -> dict[str, Any]:
         return self._first_good(lambda reader: reader.kernel(key))
@@ -122,32 +126,50 @@ class StoreLayers:
 AnyReader = StoreReader | StoreLayers
 
 
+def open_store(
+    place: str | os.PathLike[str],
+    digest: str = "",
+    keys: Sequence[PublicKey] = (),
+    whole: str = "",
+) -> StoreReader:
+    """The store at a path or a URL.
+
+    Args:
+        digest: the root digest that it must have; any where that is empty.
+        keys: keys of which one must have signed it, which pins it; none where there are none.
+        whole: what messages call all that is looked in.
+
+    Raises:
+        NotAStoreError, DamagedError, PinError: as of `StoreReader`.
+        TrustError: none of the keys has signed it.
+        RemoteError: it cannot be reached.
+    """
+    if is_url(place):
+        from cudnn_aot.cache.remote import remote_reader
+
+        return remote_reader(os.fspath(place), digest=digest, keys=keys, whole=whole)
+    reader = StoreReader(place, digest, whole)
+    if keys:
+        from cudnn_aot.cache.trust import need_signed
+
+        signed = need_signed(reader.signature, keys, reader.root_digest(), f"store {str(place)!r}")
+        reader = reader if digest else StoreReader(place, signed, whole)
+    return reader
+
+
 def open_layers(
-    layers: Sequence[tuple[str | os.PathLike[str], str]], note: Note | None = None
+    layers: Sequence[tuple[str | os.PathLike[str], str]],
+    note: Note | None = None,
+    keys: Sequence[PublicKey] = (),
 ) -> AnyReader:
-    """The stores at these (path, root digest or ""), which are at least one.
+    """The stores at these (path or URL, root digest or ""), which are at least one.
 
     Raises:
-        NotAStoreError, DamagedError, PinError: as of `StoreReader`, of the first that has it.
+        StoreError: as of `open_store`, of the first that has it.
     """
-    whole = os.pathsep.join(str(Path(path)) for path, _ in layers)
-    readers = [StoreReader(path, digest, whole) for path, digest in layers]
+    whole = os.pathsep.join(redacted(str(place)) for place, _ in layers)
+    readers = [open_store(place, digest, keys, whole) for place, digest in layers]
     return readers[0] if len(readers) == 1 else StoreLayers(readers, note)
-
-
-def split_layers(text: str, what: str) -> tuple[Path, ...]:
-    """The paths in a setting, with ``os.pathsep`` between them.
-
-    Raises:
-        UsageError: one is empty, as where a variable of the caller's shell is not set.
-    """
-    parts = text.split(os.pathsep)
-    if not all(parts):
-        raise UsageError(
-            f"{what}: got {text!r}, want folders or packs with {os.pathsep!r} between them and no "
-            "empty one"
-        )
-    return tuple(map(Path, parts))
 
 
 def _need_fall_through(error: StoreError) -> None:
@@ -159,4 +181,4 @@ def _first(faults: Sequence[StoreError]) -> StoreError:
     return next((fault for fault in faults if not isinstance(fault, NotInStoreError)), faults[0])
 
 
-__all__ = ["AnyReader", "StoreLayers", "open_layers", "split_layers"]
+__all__ = ["AnyReader", "StoreLayers", "open_layers", "open_store"]

@@ -6,6 +6,8 @@
     STORE/plans/<target>/<graph key>.json  pointer to plan records, or a decline with its reasons
     STORE/classes/<target>/<bucket>.json   the symbolic graphs of a class bucket that have plans
     STORE/names/<target>/<name>.json       name -> graph key and the uid of each tensor name
+    STORE/signatures/<key id>.json         what a key signed: the root digest; optional
+    STORE/index.json                       all files with their digests, where none can be listed
 
 Documents are canonical JSON and a newline, and carry ``digest``: the SHA-256 of the rest of the
 document. A file whose bytes are not exactly that is damaged.
@@ -31,10 +33,26 @@ from cudnn_aot.errors import UsageError
 
 FORMAT = 1
 STORE_FILE = "store.json"
+STORE_BYTES = b'{"format":%d}\n' % FORMAT
+INDEX_FILE = "index.json"
 STAGING = ".building"  # staging inside a store whose parent folder cannot hold it
 
+REMOTES = ".remotes"  # in the user's cache: what was fetched of stores elsewhere
+NOT_SHIPPED = (STAGING, REMOTES)
+
+# The fields of a document that are in its path, in that order.
+_PLACE = {
+    "kernel": ("key",),
+    "pointer": ("target", "graph_key"),
+    "class": ("target", "bucket"),
+    "name": ("name",),
+    "signature": ("key_id",),
+}
+
 _HEX64 = re.compile(r"[0-9a-f]{64}")
-_FOLDER = re.compile(r"plans|names|classes|kernels(/[0-9a-f]{2})?|blobs(/sha256(/[0-9a-f]{2})?)?")
+_FOLDER = re.compile(
+    r"plans|names|classes|signatures|kernels(/[0-9a-f]{2})?|blobs(/sha256(/[0-9a-f]{2})?)?"
+)
 _MAX_NAME_BYTES = 240  # a file name has 255, and ".json" must fit
 
 
@@ -92,18 +110,29 @@ def name_path(target: str, name: str) -> str:
     return f"names/{encode_name('target', target)}/{encode_name('graph name', name)}.json"
 
 
+def signature_path(key_id: str) -> str:
+    return f"signatures/{_need_digest('key id', key_id)}.json"
+
+
 def classify(relative: str) -> tuple[str, tuple[str, ...]] | None:
     """What a file of a store is, None for a file that is not the store's own.
 
     ("blob", (digest,)), ("kernel", (key,)), ("pointer", (target, graph key)), ("class", (target,
-    bucket)), ("name", (target, name)) or ("store", ()).
+    bucket)), ("name", (target, name)), ("signature", (key id,)), ("index", ()) or ("store", ()).
     """
-    if relative == STORE_FILE:
-        return ("store", ())
+    if relative in (STORE_FILE, INDEX_FILE):
+        return ("store" if relative == STORE_FILE else "index", ())
     parts = relative.split("/")
     if parts[:2] == ["blobs", "sha256"]:
         digest = parts[-1]
         return ("blob", (digest,)) if is_digest(digest) and relative == blob_path(digest) else None
+    if parts[0] == "signatures":
+        key_id = parts[-1].removesuffix(".json")
+        return (
+            ("signature", (key_id,))
+            if is_digest(key_id) and relative == signature_path(key_id)
+            else None
+        )
     if len(parts) != 3 or not relative.endswith(".json"):
         return None
     stem = parts[2][: -len(".json")]
@@ -125,6 +154,12 @@ def classify(relative: str) -> tuple[str, tuple[str, ...]] | None:
 def is_folder(relative: str) -> bool:
     """Whether the store can only have a folder here; folders of targets are not known by name."""
     return _FOLDER.fullmatch(relative) is not None
+
+
+def root_digest(documents: Mapping[str, str]) -> str:
+    """The root digest of documents, of which the SHA-256 is given by path."""
+    lines = (f"{digest}  {path}\n" for path, digest in sorted(documents.items()))
+    return sha256_hex("".join(lines).encode("ascii"))
 
 
 def providers_of(pointer: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -178,3 +213,27 @@ def parse_document(data: bytes) -> dict[str, Any]:
     if version != FORMAT:
         raise ValueError(f"format is {version!r}, want {FORMAT}")
     return document
+
+
+def file_fault(relative: str, data: bytes) -> str | None:
+    """Why these bytes cannot be the file of a store at this place, as far as they tell themselves.
+
+    What a file refers to is not looked at.
+    """
+    kind, ids = classify(relative) or ("", ())
+    if not kind:
+        return "no file of a store lies there"
+    if kind == "store":
+        return None if data == STORE_BYTES else f"want {STORE_BYTES!r}"
+    if kind == "blob":
+        got = sha256_hex(data)
+        return None if got == ids[0] else f"its bytes hash to {got}"
+    try:
+        document = parse_document(data)
+    except ValueError as error:
+        return str(error)
+    # What the document itself says of its place; the target of a name is its folder's alone.
+    for field, value in zip(reversed(_PLACE.get(kind, ())), reversed(ids), strict=False):
+        if document.get(field) != value:
+            return f"it belongs to another {field.replace('_', ' ')}"
+    return None

@@ -21,6 +21,7 @@ from typing import Any
 from cudnn_aot.cache import layout
 from cudnn_aot.cache.canonical import plain_bytes, sha256_hex
 from cudnn_aot.cache.files import Status, StoreFiles, open_files
+from cudnn_aot.cache.index import parse_index
 from cudnn_aot.errors import (
     DamagedError,
     NotAStoreError,
@@ -65,6 +66,7 @@ class StoreReader:
         digest: the root digest that it must have; any where that is empty. What is read later is
             compared with what had that digest.
         whole: what messages call all that is looked in, where the store is one of several.
+        files: its files, where they are not those at ``path``.
 
     Raises:
         NotAStoreError: it has no ``store.json`` of a format that this version reads.
@@ -72,14 +74,25 @@ class StoreReader:
         PinError: it has another root digest.
     """
 
-    def __init__(self, path: str | os.PathLike[str], digest: str = "", whole: str = "") -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        digest: str = "",
+        whole: str = "",
+        files: StoreFiles | None = None,
+    ) -> None:
         self.path = Path(path)
         self._whole = whole or str(self.path)
-        self._store_files = open_files(self.path)
+        self._store_files = files or open_files(self.path)
         self.format = read_format(self.path, self._store_files)
         self._pinned: dict[str, str] | None = None  # the SHA-256 of each document, by its path
         if digest:
             self._pin(digest)
+
+    @property
+    def where(self) -> str:
+        """What messages call all that is looked in."""
+        return self._whole
 
     @property
     def readers(self) -> tuple[StoreReader, ...]:
@@ -136,6 +149,14 @@ class StoreReader:
         document = self._document(relative, f"graph named {name!r} for target {target!r}")
         if document.get("name") != name:
             raise self._damaged(relative, f"it belongs to the name {document.get('name')!r}")
+        return document
+
+    def signature(self, key_id: str) -> dict[str, Any]:
+        """What lies there as the signature of a key; that it is one is not checked."""
+        relative = layout.signature_path(key_id)
+        document = self._parsed(relative, self._read(relative, f"signature of key {key_id}"))
+        if document.get("key_id") != key_id:
+            raise self._damaged(relative, "it belongs to another key")
         return document
 
     def names(self) -> list[tuple[str, str]]:
@@ -207,7 +228,15 @@ class StoreReader:
         Raises:
             StoreError: a document cannot be read.
         """
-        return _root_digest(self._hash_documents())
+        return layout.root_digest(self.documents())
+
+    def documents(self) -> dict[str, str]:
+        """The SHA-256 of each document's bytes, by its path; they are compared with nothing."""
+        return {
+            relative: sha256_hex(self.read(relative))
+            for folder in _DOCUMENT_FOLDERS
+            for _, _, relative in self._entries(folder)
+        }
 
     def foreign(self) -> list[str]:
         """Files and links in the store's folder that are not the store's own, sorted."""
@@ -251,6 +280,10 @@ class StoreReader:
             for graph_key in self.class_members(*ids):
                 if not self._exists(layout.pointer_path(ids[0], graph_key)):
                     raise self._damaged(relative, f"the plan of its graph {graph_key} is missing")
+        elif kind == "signature":
+            self.signature(*ids)
+        elif kind == "index":
+            self._verify_index(relative)
         elif kind == "pointer":
             pointer = self.pointer(*ids)
             for digest in [*pointer.get("records", []), pointer.get("graph")]:
@@ -258,6 +291,14 @@ class StoreReader:
                     self._need_blob(relative, {"sha256": digest})
             for digest in pointer.get("records", []):
                 self._verify_plan_record(relative, digest)
+
+    def _verify_index(self, relative: str) -> None:
+        try:
+            index = parse_index(self.read(relative))
+        except ValueError as error:
+            raise self._damaged(relative, str(error)) from None
+        if {path: part.sha256 for path, part in index.documents.items()} != self.documents():
+            raise self._damaged(relative, "the documents are not those that it lists: push again")
 
     def _verify_plan_record(self, relative: str, digest: str) -> None:
         try:
@@ -306,22 +347,14 @@ class StoreReader:
     def _pin(self, digest: str) -> None:
         if not layout.is_digest(digest):
             raise UsageError(f"bad root digest: got {digest!r}, want 64 hex digits")
-        documents = self._hash_documents()
-        got = _root_digest(documents)
+        documents = self.documents()
+        got = layout.root_digest(documents)
         if got != digest:
             raise PinError(
                 f"store {str(self.path)!r} is not the pinned one: got root digest {got}, want "
                 f"{digest}"
             )
         self._pinned = documents
-
-    def _hash_documents(self) -> dict[str, str]:
-        """The SHA-256 of each document's bytes, by its path; they are compared with nothing."""
-        return {
-            relative: sha256_hex(self.read(relative))
-            for folder in _DOCUMENT_FOLDERS
-            for _, _, relative in self._entries(folder)
-        }
 
     def _check_pinned(self, relative: str, data: bytes | None) -> None:
         """That a document, None for one that is not there, is what was hashed at opening."""
@@ -343,6 +376,9 @@ class StoreReader:
             self._check_pinned(relative, None)
             raise
         self._check_pinned(relative, data)
+        return self._parsed(relative, data)
+
+    def _parsed(self, relative: str, data: bytes) -> dict[str, Any]:
         try:
             return layout.parse_document(data)
         except ValueError as error:
@@ -376,7 +412,7 @@ class StoreReader:
         return status is not None and status.is_folder
 
     def _files(self, start: str = "") -> Iterator[str]:
-        """Paths of all files, relative and with forward slashes; the staging folder is left out.
+        """Paths of all files, relative and with forward slashes; staging and the like are left out.
 
         A folder where the store has a file counts as that file. With ``start``, those below that
         folder, which itself may be none.
@@ -390,7 +426,7 @@ class StoreReader:
                 relative = f"{folder}/{name}" if folder else name
                 if not is_folder:
                     yield relative
-                elif relative != layout.STAGING:
+                elif relative not in layout.NOT_SHIPPED:
                     pending.append(relative)
                     if layout.classify(relative) is not None:
                         yield relative
@@ -442,11 +478,6 @@ def read_format(path: Path, files: StoreFiles) -> int:
     if plain_bytes(document) + b"\n" != data:
         raise DamagedError(f"{file} is damaged: it is not in the form in which it was written")
     return version
-
-
-def _root_digest(documents: dict[str, str]) -> str:
-    lines = (f"{digest}  {path}\n" for path, digest in sorted(documents.items()))
-    return sha256_hex("".join(lines).encode("ascii"))
 
 
 def _kernel_fault(record: dict[str, Any]) -> str | None:

@@ -26,6 +26,7 @@ from cudnn_aot.cache.files import Folder, read_regular
 from cudnn_aot.cache.pack import is_pack
 from cudnn_aot.cache.reader import StoreReader, read_format
 from cudnn_aot.errors import (
+    DamagedError,
     NotAStoreError,
     NotReproducibleError,
     StoreError,
@@ -164,6 +165,25 @@ class StoreWriter:
         }
         return self._replace(layout.name_path(target, name), document)
 
+    def put_file(self, relative: str, data: bytes) -> bool:
+        """Take over a file of a store as another store has it; False when it is there.
+
+        What it names should be there before. A document replaces the one at its place.
+
+        Raises:
+            DamagedError: the bytes are not those of a file of a store at this place.
+        """
+        fault = layout.file_fault(relative, data)
+        if fault:
+            raise DamagedError(f"bad file {relative!r} of a store: {fault}")
+        if self._same(relative, data):
+            return False
+        with self._document_lock(relative):
+            if self._same(relative, data):
+                return False
+            self._publish(relative, data)
+        return True
+
     def lock(
         self, name: str, notice: session.WaitNotice | None = None
     ) -> AbstractContextManager[None]:
@@ -218,7 +238,7 @@ class StoreWriter:
             raise NotAStoreError(f"{str(self.path)!r} is not a store: it is a file") from None
         except OSError as error:
             raise self._refused(self.path, error) from None
-        foreign = [name for name in inside if not name.startswith(layout.STAGING)]
+        foreign = [name for name in inside if not name.startswith(layout.NOT_SHIPPED)]
         if foreign and not (self.path / layout.STORE_FILE).exists():  # another builder's just now?
             raise NotAStoreError(
                 f"{str(self.path)!r} is not a store: it has files but no {layout.STORE_FILE}; "
@@ -226,7 +246,7 @@ class StoreWriter:
             )
         with contextlib.suppress(OSError):
             self.path.chmod(0o755)
-        self._publish(layout.STORE_FILE, b'{"format":%d}\n' % layout.FORMAT)
+        self._publish(layout.STORE_FILE, layout.STORE_BYTES)
 
     def _building(self) -> session.BuildSession:
         with self._mutex:
@@ -367,8 +387,8 @@ def _sync_folder(folder: Path) -> None:
 def _settle_folders(root: Path, epoch: int) -> None:
     """Folder times are set last: every rename into a folder changes them."""
     for folder, names, _ in os.walk(root, topdown=False):
-        if layout.STAGING in names and folder == str(root):
-            names.remove(layout.STAGING)
+        if folder == str(root):
+            names[:] = [name for name in names if name not in layout.NOT_SHIPPED]
         with contextlib.suppress(OSError):
             if os.stat(folder).st_mtime_ns != epoch * 1_000_000_000:  # noqa: PTH116 (walk gives str)
                 os.utime(folder, (epoch, epoch))

@@ -8,7 +8,11 @@ from typing import Any, TypeVar
 
 import click
 
-from cudnn_aot.cache.layers import AnyReader, open_layers, split_layers
+from cudnn_aot.cache.layers import AnyReader, open_layers, open_store
+from cudnn_aot.cache.place import Place, split_places
+from cudnn_aot.cache.reader import StoreReader
+from cudnn_aot.cache.transfer import OFFLINE_VARIABLE, redacted
+from cudnn_aot.cache.trust import environment_keys
 from cudnn_aot.errors import UsageError
 
 STORE_VARIABLE = "CUDNN_AOT_STORE"
@@ -21,12 +25,26 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 class StoreChoice:
     """The store in use, or its layers, and what chose it: flag, environment, or default."""
 
-    layers: tuple[Path, ...]
+    layers: tuple[Place, ...]
     chosen_by: str
 
     @property
     def path(self) -> Path:
-        """Of the one store; raises UsageError where there are several."""
+        """Of the one store; raises UsageError where there are several, or a URL."""
+        place = self._only()
+        if not isinstance(place, Path):
+            raise UsageError(f"{self.chosen_by}: got the URL {self}, want a folder or a pack here")
+        return place
+
+    def reader(self) -> AnyReader:
+        """All layers, each signed by a key of ``CUDNN_AOT_TRUST`` if that is set."""
+        return open_layers([(place, "") for place in self.layers], keys=environment_keys())
+
+    def only_reader(self) -> StoreReader:
+        """The one store, as it is; raises UsageError where there are several."""
+        return open_store(self._only())
+
+    def _only(self) -> Place:
         if len(self.layers) > 1:
             raise UsageError(
                 f"{self.chosen_by}: got {len(self.layers)} layers ({self}), want one store here: "
@@ -34,11 +52,8 @@ class StoreChoice:
             )
         return self.layers[0]
 
-    def reader(self) -> AnyReader:
-        return open_layers([(path, "") for path in self.layers])
-
     def __str__(self) -> str:
-        return os.pathsep.join(map(str, self.layers))
+        return os.pathsep.join(redacted(str(place)) for place in self.layers)
 
 
 def choose_store(flag: str | None) -> StoreChoice:
@@ -46,20 +61,36 @@ def choose_store(flag: str | None) -> StoreChoice:
     if flag == "":  # most likely a variable of the caller's shell that is not set
         raise UsageError("--store: got an empty path, want a folder")
     if flag is not None:
-        return StoreChoice(split_layers(flag, "--store"), "--store")
+        return StoreChoice(split_places(flag, "--store"), "--store")
     from_environment = os.environ.get(STORE_VARIABLE)
     if from_environment:
-        return StoreChoice(split_layers(from_environment, STORE_VARIABLE), STORE_VARIABLE)
+        return StoreChoice(split_places(from_environment, STORE_VARIABLE), STORE_VARIABLE)
     return StoreChoice((Path(DEFAULT_STORE),), "default")
 
 
 def store_option(command: _F) -> _F:
+    command = offline_option(command)
     return click.option(
         "--store",
         "-o",
         "store",
         metavar="DIR",
         help=f"The store. Default: ${STORE_VARIABLE}, else ./{DEFAULT_STORE}.",
+    )(command)
+
+
+def _go_offline(context: click.Context, parameter: click.Parameter, chosen: bool) -> None:
+    if chosen:  # for all that this process asks
+        os.environ[OFFLINE_VARIABLE] = "1"
+
+
+def offline_option(command: _F) -> _F:
+    return click.option(
+        "--offline",
+        is_flag=True,
+        expose_value=False,
+        callback=_go_offline,
+        help="Of stores at URLs take what was fetched before, and open no socket.",
     )(command)
 
 

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from cudnn_aot.cache.canonical import canonical_bytes, sha256_hex
 from cudnn_aot.cache.compile import CompilerPool, KernelEntry, compile_cached, stored_kernel
 from cudnn_aot.cache.layout import encode_name
+from cudnn_aot.cache.place import CACHE_VARIABLE
 from cudnn_aot.cache.spec import KernelSpec
 from cudnn_aot.cache.switch import FORBID_VARIABLE, is_compile_forbidden
 from cudnn_aot.cache.writer import StoreWriter
@@ -22,7 +23,7 @@ from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.planning.planned import Planned
 from cudnn_aot.compiler.planning.providers import provider_order
 from cudnn_aot.compiler.program.built import StoredPlan
-from cudnn_aot.compiler.program.layers import OVERLAY_VARIABLE, PIN_VARIABLE, Layers
+from cudnn_aot.compiler.program.layers import PIN_VARIABLE, Layers
 from cudnn_aot.compiler.target.target import Target
 from cudnn_aot.errors import CompileForbiddenError, NotReproducibleError, StoreError, UsageError
 
@@ -140,7 +141,7 @@ class Builder:
             try:
                 writer = StoreWriter(self._layers.overlay)
             except StoreError as error:
-                where = f"no place for compiled plans: set {OVERLAY_VARIABLE} to one"
+                where = f"no place for compiled plans: set {CACHE_VARIABLE} to one"
                 raise type(error)(f"{where}: {error}") from None
             self._overlay = self._open.enter_context(writer)
         return self._overlay

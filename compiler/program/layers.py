@@ -18,10 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cudnn_aot.cache.layers import StoreLayers, split_layers
+from cudnn_aot.cache.layers import StoreLayers, open_store
 from cudnn_aot.cache.layout import providers_of
+from cudnn_aot.cache.place import CACHE_VARIABLE, Place, cache_store, split_places
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.cache.source import source_closure
+from cudnn_aot.cache.trust import PublicKey, environment_keys
 from cudnn_aot.compiler.program.built import Bound, StoredPlan, planned_of
 from cudnn_aot.errors import CompileError, NotInStoreError, StoreError, UsageError
 from cudnn_aot.runtime.plan import FORMAT
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
 
 BASE_VARIABLE = "CUDNN_AOT_STORE"
 PIN_VARIABLE = "CUDNN_AOT_PIN"
-OVERLAY_VARIABLE = "CUDNN_AOT_CACHE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +42,18 @@ class Layers:
 
     Attributes:
         pins: the root digest of each of the former; empty, or they alone are read.
+        keys: those of which one must have signed each of the former; none, or they alone are read.
     """
 
-    base: tuple[Path, ...]
+    base: tuple[Place, ...]
     overlay: Path
     pins: tuple[str, ...] = ()
+    keys: tuple[PublicKey, ...] = ()
 
     def __str__(self) -> str:
         base = os.pathsep.join(map(str, self.base))
         named = f"{BASE_VARIABLE}={base!r}" if base else f"{BASE_VARIABLE} unset"
-        return f"{named}, {OVERLAY_VARIABLE} {str(self.overlay)!r}"
+        return f"{named}, {CACHE_VARIABLE} {str(self.overlay)!r}"
 
     def readers(self) -> Iterator[StoreReader]:
         """Those that exist, in the order in which they are asked.
@@ -60,9 +63,9 @@ class Layers:
         PinError: one of the base has another root digest.
         """
         for path, pin in zip(self.base, self.pins or [""] * len(self.base), strict=True):
-            yield _reader(path, pin)
-        if not self.pins and self.overlay.exists():
-            yield _reader(self.overlay, "")
+            yield _reader(path, pin, self.keys)
+        if not self.pins and not self.keys and self.overlay.exists():
+            yield _reader(self.overlay)
 
     def blob(self, digest: str) -> bytes:
         """The bytes named by a digest, from any layer that has them whole.
@@ -100,6 +103,9 @@ class Layers:
                 return stored
         return None
 
+    def _adds_to(self, reader: StoreReader) -> bool:
+        return reader.path == self.overlay and self.overlay not in self.base
+
     def _class_plan(
         self, reader: StoreReader, target: str, graph: Graph, plan_key: Callable[[Graph], str]
     ) -> StoredPlan | None:
@@ -125,7 +131,7 @@ class Layers:
         try:
             key = graph.key()
             held = providers_of(reader.pointer(target, key))[provider]
-            if reader.path not in self.base and held["plan_key"] != plan_key(graph):
+            if self._adds_to(reader) and held["plan_key"] != plan_key(graph):
                 return None
             record = json.loads(self.blob(held["records"][0]))
             if (record["format"], record["graph_key"], record["target"]) != (FORMAT, key, target):
@@ -160,8 +166,8 @@ def layers() -> Layers:
     Raises:
         UsageError: there is no place for the overlay, or a pin is missing.
     """
-    named, overlay = os.environ.get(BASE_VARIABLE), os.environ.get(OVERLAY_VARIABLE)
-    base = split_layers(named, BASE_VARIABLE) if named else ()
+    named = os.environ.get(BASE_VARIABLE)
+    base = split_places(named, BASE_VARIABLE) if named else ()
     text = os.environ.get(PIN_VARIABLE)
     pins = tuple(text.split(os.pathsep)) if text else ()
     if pins and len(pins) != len(base):
@@ -169,10 +175,10 @@ def layers() -> Layers:
             f"bad {PIN_VARIABLE}: got {len(pins)} root digests, want {len(base)}, one of each "
             f"layer of {BASE_VARIABLE}"
         )
-    return Layers(base, Path(overlay) if overlay else _user_cache(), pins)
+    return Layers(base, cache_store(), pins, tuple(environment_keys()))
 
 
-_reader = functools.lru_cache(maxsize=16)(StoreReader)  # which reads what kind of store it is
+_reader = functools.lru_cache(maxsize=16)(open_store)  # which reads what kind of store it is
 
 
 @functools.lru_cache(maxsize=16)
@@ -201,16 +207,3 @@ def _values(found: Found, table: Mapping[str, Any]) -> Bound:
     used = table["symbols"]  # what only virtual tensors mention is no part of a table
     symbols = {name: value for name, value in found.match.symbols.items() if name in used}
     return Bound(symbols, scalars)
-
-
-def _user_cache() -> Path:
-    folder = os.environ.get("XDG_CACHE_HOME", "")
-    if not Path(folder).is_absolute():  # as that standard says of a relative one
-        try:
-            folder = str(Path.home() / ".cache")
-        except RuntimeError:
-            raise UsageError(
-                f"no place for compiled plans: there is no home folder; set {OVERLAY_VARIABLE}"
-            ) from None
-    # Locks and staging of a build lie beside the store, so it has a folder around it.
-    return Path(folder) / "cudnn-aot" / "store"

@@ -81,6 +81,22 @@ class PinError(StoreError):
     """A store, or a document of it, is not the one that it is pinned to by its root digest."""
 
 
+class RemoteError(StoreError):
+    """A store or an image elsewhere cannot be reached, or does not give what it should.
+
+    Attributes:
+        attempts: how many times it was tried; 0 where nothing was sent.
+    """
+
+    def __init__(self, message: str, attempts: int = 0) -> None:
+        super().__init__(message)
+        self.attempts = attempts
+
+
+class TrustError(StoreError):
+    """No trusted key has signed the store as it is."""
+
+
 class NotReproducibleError(StoreError):
     """One kernel key gave two different objects; the key misses something that a compile read."""
 

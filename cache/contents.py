@@ -1,0 +1,143 @@
+"""What a store consists of: its documents, the blobs that they name, and the plans' shares of both.
+
+Blobs that nothing names are no part of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from cudnn_aot.cache import layout
+from cudnn_aot.cache.canonical import sha256_hex
+from cudnn_aot.cache.index import Index, Part
+from cudnn_aot.cache.reader import StoreReader
+from cudnn_aot.errors import DamagedError, NotInStoreError, UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """The files of a store, by their paths.
+
+    Attributes:
+        index: documents, blobs and signatures.
+        targets: for each target, sorted, the paths of all that its plans need.
+        host_triples: of the kernels, sorted.
+    """
+
+    index: Index
+    targets: dict[str, frozenset[str]]
+    host_triples: tuple[str, ...]
+
+    @property
+    def files(self) -> list[str]:
+        """All paths, in an order in which nothing comes before what it names."""
+        return publish_order([layout.STORE_FILE, *self.index.paths])
+
+
+_ORDER = ("store", "blob", "kernel", "pointer", "class", "name", "signature", "index")
+
+
+def publish_order(paths: Iterable[str]) -> list[str]:
+    """Paths of files of a store such that nothing comes before what it names."""
+
+    def place(path: str) -> tuple[int, str]:
+        known = layout.classify(path)
+        return (_ORDER.index(known[0]) if known else len(_ORDER), path)
+
+    return sorted(paths, key=place)
+
+
+def contents_of(reader: StoreReader) -> Contents:
+    """What a store consists of; the blobs' bytes are not read but for plan records.
+
+    Raises:
+        DamagedError: a document or a plan record is damaged, or names something that is not there.
+        StoreError: something cannot be read.
+    """
+    documents: dict[str, Part] = {}
+    blobs: dict[str, Part] = {}
+    targets: dict[str, set[str]] = {}
+    triples: set[str] = set()
+
+    def need(path: str, owner: str) -> str:
+        size = reader.size(path)
+        if size is None:
+            raise DamagedError(f"{reader.path / owner} is damaged: {path} is missing")
+        if path.startswith("blobs/"):
+            blobs[path] = Part(path[-64:], size)
+        return path
+
+    for path in reader.documents():
+        data = reader.read(path)
+        fault = layout.file_fault(path, data)
+        if fault:
+            raise DamagedError(f"{reader.path / path} is damaged: {fault}")
+        documents[path] = Part(sha256_hex(data), len(data))
+        kind, ids = layout.classify(path) or ("", ())
+        if kind == "kernel":
+            record = reader.kernel(ids[0])
+            need(layout.blob_path(record["blob"]["sha256"]), path)
+            triples.add(str(record["requirements"].get("host_triple", "")))
+            continue
+        share = targets.setdefault(ids[0], set())
+        share.add(path)
+        if kind == "pointer":
+            pointer = reader.pointer(*ids)
+            for needed in pointer_paths(pointer):
+                share.add(need(needed, path))
+            for digest in pointer.get("records", []):
+                for needed in record_paths(plan_record(reader, digest)):
+                    share.add(need(needed, path))
+    signatures = {}
+    for path in reader.files():
+        if path.startswith("signatures/"):
+            data = reader.read(path)
+            signatures[path] = Part(sha256_hex(data), len(data))
+    return Contents(
+        Index(documents, blobs, signatures),
+        {target: frozenset(share) for target, share in sorted(targets.items())},
+        tuple(sorted(triples - {""})),
+    )
+
+
+def pointer_paths(pointer: dict[str, Any]) -> Iterator[str]:
+    """The blobs that a pointer names: plan records and graph; raises DamagedError for no digest."""
+    for digest in [*pointer.get("records", []), pointer.get("graph")]:
+        if layout.is_digest(digest):
+            yield layout.blob_path(digest)
+        elif digest is not None:
+            raise DamagedError(f"a pointer is damaged: it names {digest!r}, want a digest")
+
+
+def plan_record(reader: StoreReader, digest: str) -> dict[str, Any]:
+    """Raises DamagedError where the blob is no plan record."""
+    try:
+        record = json.loads(reader.blob(digest))
+        list(record_paths(record))
+    except NotInStoreError as error:
+        raise DamagedError(f"plan record {digest} is damaged: {error}") from None
+    except (ValueError, LookupError, TypeError, UsageError):
+        raise DamagedError(f"plan record {digest} is damaged: it cannot be read") from None
+    return record  # type: ignore[no-any-return]
+
+
+def record_paths(record: dict[str, Any]) -> Iterator[str]:
+    """The files that a plan record names: kernels, their records, plans of cuDNN's."""
+    for kernel in record["kernels"]:
+        yield layout.blob_path(kernel["blob"])
+        yield layout.kernel_path(kernel["key"])
+    for blob in record.get("blobs", ()):
+        yield layout.blob_path(blob["blob"])
+
+
+__all__ = [
+    "Contents",
+    "contents_of",
+    "plan_record",
+    "pointer_paths",
+    "publish_order",
+    "record_paths",
+]

@@ -1,0 +1,181 @@
+"""A store as an OCI image: layers, configuration and manifest, as bytes; and the way back.
+
+Every layer is a plain tar, `application/vnd.oci.image.layer.v1.tar`: one has what targets share,
+the others what one target alone needs. Unpacked over each other they are the store at
+``/cudnn-aot/store``. Layers are not compressed, since compressors change their output between
+versions: equal stores give equal digests, wherever they are pushed. No time and no user is in them.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import tarfile
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import IO, Any
+
+from cudnn_aot.cache import layout
+from cudnn_aot.cache.canonical import canonical_bytes, sha256_hex
+from cudnn_aot.cache.contents import Contents
+from cudnn_aot.cache.reader import StoreReader
+from cudnn_aot.errors import DamagedError, RemoteError, UsageError
+
+FOLDER = "cudnn-aot/store"
+MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
+CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
+LAYER_TYPE = "application/vnd.oci.image.layer.v1.tar"
+# What is read, too: tools that copy images between registries compress layers.
+GZIP_LAYER_TYPE = f"{LAYER_TYPE}+gzip"
+_MAX_FILE_BYTES = 1 << 30  # of what a compressed layer may make of little
+# Annotations of the manifest, and of layers the target, which is empty for what targets share.
+ROOT_DIGEST = "cudnn-aot.root-digest"
+TARGETS = "cudnn-aot.targets"
+TARGET = "cudnn-aot.target"
+
+_ARCHITECTURES = {"x86_64-linux-gnu": "amd64", "aarch64-linux-gnu": "arm64"}
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """The files of one layer, by their paths in the store; made when it is sent."""
+
+    target: str
+    paths: tuple[str, ...]
+
+    def to_bytes(self, reader: StoreReader, index: bytes) -> bytes:
+        stream = io.BytesIO()
+        # PAX is the one form in which Python writes long names by the standard.
+        with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as tar:
+            for folder in _folders(self.paths):
+                tar.addfile(_entry(folder, tarfile.DIRTYPE, 0o755))
+            for path in sorted(self.paths):
+                data = index if path == layout.INDEX_FILE else _checked(reader, path)
+                entry = _entry(f"{FOLDER}/{path}", tarfile.REGTYPE, 0o444)
+                entry.size = len(data)
+                tar.addfile(entry, io.BytesIO(data))
+        return stream.getvalue()
+
+
+def layers_of(contents: Contents) -> list[Layer]:
+    """What targets share first, then each target, sorted."""
+    owners: dict[str, list[str]] = {}
+    for target, paths in contents.targets.items():
+        for path in paths:
+            owners.setdefault(path, []).append(target)
+    shares: dict[str, list[str]] = {"": [layout.INDEX_FILE]}
+    for path in contents.files:
+        held = owners.get(path, ())
+        shares.setdefault(held[0] if len(held) == 1 else "", []).append(path)
+    return [Layer(target, tuple(sorted(shares[target]))) for target in sorted(shares)]
+
+
+def descriptor(media_type: str, data: bytes, annotations: Mapping[str, str] | None = None) -> Any:
+    """What a manifest says of a blob."""
+    found: dict[str, Any] = {
+        "mediaType": media_type,
+        "digest": f"sha256:{sha256_hex(data)}",
+        "size": len(data),
+    }
+    return found | ({"annotations": dict(annotations)} if annotations else {})
+
+
+def config_bytes(contents: Contents, diff_ids: Iterable[str]) -> bytes:
+    """The image's configuration.
+
+    Raises:
+        UsageError: the kernels are for hosts of several architectures, and an image is for one.
+    """
+    found = sorted({_ARCHITECTURES.get(triple, triple) for triple in contents.host_triples})
+    if len(found) > 1:
+        raise UsageError(
+            f"the store holds kernels for hosts of several architectures ({', '.join(found)}), "
+            "want one in an image: build a store for each"
+        )
+    return canonical_bytes(
+        {
+            "architecture": found[0] if found else "amd64",
+            "os": "linux",
+            "config": {},
+            "rootfs": {"type": "layers", "diff_ids": list(diff_ids)},
+        }
+    )
+
+
+def manifest_bytes(contents: Contents, config: Any, layers: Iterable[Any]) -> bytes:
+    return canonical_bytes(
+        {
+            "schemaVersion": 2,
+            "mediaType": MANIFEST_TYPE,
+            "config": config,
+            "layers": list(layers),
+            "annotations": {
+                ROOT_DIGEST: contents.index.root_digest,
+                TARGETS: ",".join(layout.encode_name("target", t) for t in contents.targets),
+            },
+        }
+    )
+
+
+def entries(stream: IO[bytes], media_type: str, where: str) -> Iterator[tuple[str, bytes]]:
+    """Path in the store and bytes of each file of a layer, nothing being unpacked.
+
+    Raises:
+        RemoteError: it is no tar, or holds something else than a store's files in their folders.
+    """
+    plain: Any = gzip.GzipFile(fileobj=stream) if media_type == GZIP_LAYER_TYPE else stream
+    try:
+        with tarfile.open(fileobj=plain, mode="r:") as tar:
+            for entry in tar:
+                relative = _relative(entry, where)
+                if relative is None:
+                    continue
+                if entry.size > _MAX_FILE_BYTES:
+                    raise RemoteError(f"{where}: {entry.name!r} has {entry.size} bytes", 1)
+                content = tar.extractfile(entry)
+                data = content.read() if content is not None else b""
+                if len(data) != entry.size:
+                    raise RemoteError(f"{where}: {entry.name!r} was cut")
+                yield relative, data
+    except (tarfile.TarError, OSError, ValueError, EOFError, zlib.error) as error:
+        raise RemoteError(f"{where} is no tar: {str(error).lower()}") from None
+
+
+def _relative(entry: tarfile.TarInfo, where: str) -> str | None:
+    """The path of an entry in the store, None for a folder."""
+    name = entry.name
+    if entry.isdir():
+        if f"{FOLDER}/".startswith(f"{name}/") or name.startswith(f"{FOLDER}/"):
+            return None
+    elif entry.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and not entry.sparse:
+        relative = name.removeprefix(f"{FOLDER}/")
+        if relative != name and layout.classify(relative) is not None:
+            return relative
+    kind = "a link" if entry.islnk() or entry.issym() else "an entry"
+    raise RemoteError(f"{where}: {kind} {name!r} is no file of a store under {FOLDER}")
+
+
+def _folders(paths: Iterable[str]) -> list[str]:
+    found = set()
+    for path in paths:
+        folder = f"{FOLDER}/{path}".rpartition("/")[0]
+        while folder:
+            found.add(folder)
+            folder = folder.rpartition("/")[0]
+    return sorted(found)
+
+
+def _entry(name: str, kind: bytes, mode: int) -> tarfile.TarInfo:
+    entry = tarfile.TarInfo(name)
+    entry.type = kind
+    entry.mode = mode
+    return entry  # time, user and group are 0 and empty
+
+
+def _checked(reader: StoreReader, path: str) -> bytes:
+    data = reader.read(path)
+    fault = layout.file_fault(path, data)
+    if fault:
+        raise DamagedError(f"{reader.path / path} is damaged: {fault}")
+    return data
