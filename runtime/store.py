@@ -25,11 +25,13 @@ from cudnn_aot.runtime.stats import Counters, Stats
 if TYPE_CHECKING:
     from cudnn_aot.cache.layers import AnyReader
     from cudnn_aot.runtime.classes import ClassIndex
+    from cudnn_aot.runtime.remote import FetchingStore
     from cudnn_aot.runtime.validity import Validity
 
 _Request = tuple[str, str, str]  # name or key; target, empty for any; another name for the plan
 
 VARIABLE = "CUDNN_AOT_STORE"
+TRUST_VARIABLE = "CUDNN_AOT_TRUST"
 MISS_VARIABLE = "CUDNN_AOT_MISS_DIR"
 
 
@@ -41,21 +43,27 @@ def open(
     target: str | None = None,
     *,
     digest: str | Sequence[str] | None = None,
+    trust: _Path | Sequence[_Path] | None = None,
 ) -> Store:
     """Open the store at ``path``, or those at ``CUDNN_AOT_STORE``, with ``:`` between them.
 
     Args:
-        path: the store, a folder or a pack, or a list of stores that lie in layers: a plan is that
-            of the first that has it whole.
+        path: the store, a folder, a pack or the URL of a folder, or a list of stores that lie in
+            layers: a plan is that of the first that has it whole.
         target: the target whose plans are wanted; needed where a name is stored for several.
         digest: the root digest that the store must have, or a list of those of all layers; else
             they are those of ``CUDNN_AOT_PIN``, with ``:`` between them, if that is set. What is
             read later is compared with what had that digest.
+        trust: Ed25519 public keys, as paths of PEM files or as 32 bytes in base64, of which one
+            must have signed each store, which is then pinned to what was signed; else those of
+            ``CUDNN_AOT_TRUST``, with ``:`` between them, if that is set.
 
     Raises:
         NotAStoreError: there is no store of a format that this version reads.
         DamagedError: it is a pack whose index is not what was written.
         PinError: the store has another root digest.
+        TrustError: none of the keys has signed the store as it is.
+        RemoteError: the URL cannot be read.
         UsageError: no path was given, there is no digest for a layer, or a variable of the
             environment means nothing.
     """
@@ -69,7 +77,7 @@ def open(
         digests = [digest] if isinstance(digest, str) else list(digest)
         if not digests or not all(isinstance(each, str) for each in digests):
             raise UsageError(f"bad digest: got {digest!r}, want a root digest of each layer")
-    return Store(layers, target, digests)
+    return Store(layers, target, digests, trust)
 
 
 def _text(path: Any) -> str:
@@ -90,9 +98,21 @@ class Store:
     """
 
     def __init__(
-        self, layers: Sequence[str], target: str | None = None, digests: Sequence[str] = ()
+        self,
+        layers: Sequence[str],
+        target: str | None = None,
+        digests: Sequence[str] = (),
+        trust: _Path | Sequence[_Path] | None = None,
     ) -> None:
-        self._native = _native.Store(list(map(os.fsencode, layers)), target or "", list(digests))
+        self._native: _native.Store | FetchingStore
+        named = layers or [os.environ.get(VARIABLE, "")]
+        if trust is not None or os.environ.get(TRUST_VARIABLE) or any("://" in at for at in named):
+            from cudnn_aot.runtime.remote import open_native
+
+            self._native = open_native(layers, target or "", digests, trust, VARIABLE)
+        else:
+            paths = list(map(os.fsencode, layers))
+            self._native = _native.Store(paths, target or "", list(digests))
         self.target = target
         self._targets: frozenset[str] = frozenset()  # all, once a graph was asked for without one
         self._seen: set[str] = set()  # targets that are known to be there
@@ -339,6 +359,8 @@ class Store:
 
     def _reader(self) -> AnyReader:
         """The same layers, pinned alike, read from Python."""
+        if not isinstance(self._native, _native.Store):
+            return self._native.reader(self._note_fallback)
         from cudnn_aot.cache.layers import open_layers
 
         return open_layers(self._native.layers, self._note_fallback)

@@ -67,6 +67,12 @@ ALLOWED = {
         "cudnn_aot.compiler.target",
         "cudnn_aot.runtime",
     ),
+    # Stores at URLs and signed stores; imported when somebody opens one.
+    "cudnn_aot.runtime.remote": (
+        "cudnn_aot.errors",
+        "cudnn_aot._native",
+        "cudnn_aot.cache",
+    ),
     # Only for who hands a graph over: no module of the runtime imports it before (tested below).
     "cudnn_aot.runtime.classes": (
         "cudnn_aot.errors",
