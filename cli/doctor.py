@@ -16,11 +16,14 @@ from typing import Any
 import click
 
 import cudnn_aot
+from cudnn_aot.cache.layers import open_store
+from cudnn_aot.cache.place import Place
 from cudnn_aot.cache.reader import StoreReader
+from cudnn_aot.cache.transfer import redacted
 from cudnn_aot.cli.options import choose_store, json_option, store_option
 from cudnn_aot.cli.output import print_json, say
 from cudnn_aot.cli.table import plural
-from cudnn_aot.errors import Error, StoreError
+from cudnn_aot.errors import Error, StoreError, UsageError
 
 _SERVING = ("apache-tvm-ffi",)
 _BUILDING = ("nvidia-cutlass-dsl", "filelock", "numpy", "rich", "click")
@@ -150,7 +153,18 @@ def _host() -> list[_Finding]:
     return [_Finding("host", f"{host.triple} {host.level}, glibc {host.glibc}")]
 
 
-def _store(path: Path, is_default: bool) -> list[_Finding]:
+def _remote(url: str) -> _Finding:
+    try:
+        reader = open_store(url)
+    except (StoreError, UsageError) as error:
+        return _Finding("store", str(error), False)
+    contents = f"{plural(len(reader.pointers()), 'plan')} for {', '.join(reader.targets())}"
+    return _Finding("store", f"{redacted(url)}: {contents}, read by way of {reader.path}")
+
+
+def _store(path: Place, is_default: bool) -> list[_Finding]:
+    if not isinstance(path, Path):
+        return [_remote(path)]
     if not path.exists():
         if is_default:
             return [_Finding("store", f"{path}: not there yet; build makes it")]

@@ -22,16 +22,16 @@ def pack(store: str | None, output: str, as_json: bool) -> int:
     STORE defaults to the store in use. Equal stores give equal packs. A store that has damage is
     refused; files that are not the store's own are left out.
     """
-    reader = StoreReader(choose_store(store).path)
+    reader = choose_store(store).only_reader()
     path = Path(output)
     foreign = reader.foreign()
     files = write_pack(reader, path, source_date_epoch())
     size, digest = path.stat().st_size, StoreReader(path).root_digest()
     if as_json:
-        document = {"store": str(reader.path), "pack": str(path), "files": files, "bytes": size}
+        document = {"store": reader.where, "pack": str(path), "files": files, "bytes": size}
         print_json({**document, "root_digest": digest, "foreign": foreign})
     else:
         left_out = f"; left out {plural(len(foreign), 'file')} not of the store" if foreign else ""
-        say(f"{path}: {plural(files, 'file')} of {reader.path}, {format_bytes(size)}{left_out}")
+        say(f"{path}: {plural(files, 'file')} of {reader.where}, {format_bytes(size)}{left_out}")
         say(f"root digest {digest}")
     return 0

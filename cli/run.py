@@ -10,6 +10,7 @@ import click
 
 from cudnn_aot.cache.layers import AnyReader
 from cudnn_aot.cli.options import (
+    StoreChoice,
     choose_store,
     json_option,
     store_option,
@@ -111,7 +112,9 @@ def run(
         chosen = _all_names(reader, target)
     else:
         chosen = [(name, target or _only_target(reader, name)) for name in names]
-    runner = _Runner(reader, given, strict=not everything, seed=seed, bench=bench, device=device)
+    runner = _Runner(
+        choice, reader, given, strict=not everything, seed=seed, bench=bench, device=device
+    )
     outcomes = []
     for name, owner in chosen:
         outcome = runner.run(name, owner)
@@ -132,6 +135,7 @@ class _Runner:
 
     def __init__(
         self,
+        choice: StoreChoice,
         reader: AnyReader,
         symbols: dict[str, int],
         *,
@@ -143,7 +147,7 @@ class _Runner:
         from cudnn_aot import runtime
 
         self._reader = reader
-        self._store = runtime.open([layer.path for layer in reader.readers])
+        self._store = runtime.open(choice.layers)
         self._symbols = symbols
         self._strict = strict
         self._seed = seed

@@ -9,7 +9,7 @@ import click
 
 from cudnn_aot.cache.layers import AnyReader
 from cudnn_aot.cache.layout import providers_of
-from cudnn_aot.cache.reader import StoreReader
+from cudnn_aot.cache.trust import environment_keys, need_signed, public_keys
 from cudnn_aot.cli.options import (
     choose_store,
     json_option,
@@ -91,7 +91,7 @@ def ls(store: str | None, target: str | None, as_json: bool) -> int:
         raise NotInStoreError(_no_target(reader, target))
     if as_json:
         listed = [plan.to_json(full=False) for plan in plans]
-        print_json({"store": str(reader.path), "root_digests": _digests(reader), "plans": listed})
+        print_json({"store": reader.where, "root_digests": _digests(reader), "plans": listed})
     else:
         rows = [
             (
@@ -136,13 +136,13 @@ def show(
     if not owners:
         known = sorted({known for _, known in reader.names()})
         raise NotInStoreError(
-            f"no plan {name!r} in the store {str(reader.path)!r}: it holds {_some(known)}"
+            f"no plan {name!r} in the store {reader.where!r}: it holds {_some(known)}"
         )
     if target is not None and target not in owners:
         raise NotInStoreError(f"{name!r} is stored for {', '.join(owners)}, not for {target!r}")
     plans = [_read(reader, owner, name) for owner in owners if target in (None, owner)]
     if as_json:
-        print_json({"store": str(reader.path), "plans": [p.to_json(full=True) for p in plans]})
+        print_json({"store": reader.where, "plans": [p.to_json(full=True) for p in plans]})
     else:
         for number, plan in enumerate(plans):
             say(*([""] if number else []), *_describe(plan))
@@ -151,17 +151,24 @@ def show(
 
 @click.command()
 @store_option
+@click.option("--trust", multiple=True, metavar="KEY", help="A key that must have signed it.")
 @json_option
-def verify(store: str | None, as_json: bool) -> int:
-    """Read every byte of a store and follow every reference; exit code 1 if anything is wrong."""
-    reader = StoreReader(choose_store(store).path)
+def verify(store: str | None, trust: tuple[str, ...], as_json: bool) -> int:
+    """Read every byte of a store and follow every reference; exit code 1 if anything is wrong.
+
+    With --trust, a PEM file or 32 bytes in base64, one of the keys must have signed the store.
+    """
+    reader = choose_store(store).only_reader()
+    keys = public_keys(trust) if trust else environment_keys()
     problems = reader.verify()
     foreign = reader.foreign()
     (digest,) = _digests(reader)
+    if keys:
+        need_signed(reader.signature, keys, digest, f"store {reader.where!r}")
     if as_json:
         print_json(
             {
-                "store": str(reader.path),
+                "store": reader.where,
                 "root_digest": digest,
                 "plans": len(reader.pointers()),
                 "kernels": len(reader.kernels()),
@@ -178,7 +185,7 @@ def verify(store: str | None, as_json: bool) -> int:
         counts = f"{plural(plans, 'plan')}, {plural(kernels, 'kernel')}"
         verdict = f"{plural(len(problems), 'problem')}" if problems else "every byte as recorded"
         others = f"; {plural(len(foreign), 'file')} not of the store" if foreign else ""
-        say(f"{reader.path}: {counts}: {verdict}{others}")
+        say(f"{reader.where}: {counts}: {verdict}{others}")
         say(f"root digest {digest or 'unknown: a document cannot be read'}")
     return 1 if problems else 0
 

@@ -84,7 +84,7 @@ def why(
         print_json(
             {
                 "format": 1,
-                "store": None if reader is None else str(reader.path),
+                "store": None if reader is None else reader.where,
                 "graphs": [explanation.to_json() for explanation in explained],
                 "failures": [{"graph": place, "reason": reason} for place, reason in failures],
             }

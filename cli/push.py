@@ -1,0 +1,121 @@
+"""``cudnn-aot push`` and ``pull``: stores to and from URLs and registries."""
+
+from pathlib import Path
+
+import click
+
+from cudnn_aot.cache.exchange import Received, pull_folder, pull_image, push_folder, push_image
+from cudnn_aot.cache.layers import open_store
+from cudnn_aot.cache.place import is_url, place_of
+from cudnn_aot.cache.registry import parse_reference
+from cudnn_aot.cache.remote import open_remote
+from cudnn_aot.cache.transfer import is_offline, redacted
+from cudnn_aot.cache.trust import environment_keys, public_keys
+from cudnn_aot.cli.options import json_option, offline_option, target_option
+from cudnn_aot.cli.output import print_json, say
+from cudnn_aot.cli.table import format_bytes, plural
+from cudnn_aot.errors import UsageError
+
+_plain_http = click.option(
+    "--plain-http", is_flag=True, help="Of a registry: no TLS. On this machine that is the default."
+)
+
+
+@click.command()
+@click.argument("store")
+@click.argument("place", metavar="URL|IMAGE")
+@_plain_http
+@json_option
+def push(store: str, place: str, plain_http: bool, as_json: bool) -> int:
+    """Copy STORE to the folder at a URL, or to a registry as the image HOST/NAME[:TAG].
+
+    What is there already is not sent again. Equal stores give equal images.
+    """
+    if is_offline():
+        raise UsageError("push needs a network: unset CUDNN_AOT_OFFLINE")
+    reader = open_store(place_of(store))
+    if _is_image(place):
+        sent = push_image(reader, place, plain_http)
+        name = str(parse_reference(place))
+    else:
+        sent = push_folder(reader, place)
+        name = redacted(place)
+    if as_json:
+        print_json(
+            {
+                "store": reader.where,
+                "place": name,
+                "root_digest": sent.root_digest,
+                "digest": sent.digest or None,
+                "files": sent.files,
+                "files_sent": sent.files_sent,
+                "bytes_sent": sent.bytes_sent,
+            }
+        )
+    else:
+        shown = plural(sent.files_sent, "blob" if sent.digest else "file")
+        say(f"{name}: sent {shown} of {sent.files}, {format_bytes(sent.bytes_sent)}")
+        say(f"root digest {sent.root_digest}")
+        if sent.digest:
+            say(f"digest {sent.digest}")
+    return 0
+
+
+@click.command()
+@click.argument("place", metavar="URL|IMAGE")
+@click.option(
+    "--output", "-o", required=True, metavar="DIR", help="The store to add to, or a new one."
+)
+@target_option("Only what this target needs.")
+@click.option("--trust", multiple=True, metavar="KEY", help="A key that must have signed it.")
+@click.option("--digest", default="", metavar="D", help="The root digest that it must have.")
+@_plain_http
+@offline_option
+@json_option
+def pull(
+    place: str,
+    output: str,
+    target: str | None,
+    trust: tuple[str, ...],
+    digest: str,
+    plain_http: bool,
+    as_json: bool,
+) -> int:
+    """Add the store at a URL, or in the image HOST/NAME[:TAG][@sha256:DIGEST], to a folder.
+
+    Everything is checked before anything is published: digests of manifest and layers, the root
+    digest, a signature, and every file.
+    """
+    keys = tuple(public_keys(trust)) if trust else tuple(environment_keys())
+    path = Path(output)
+    if _is_image(place):
+        if is_offline():
+            raise UsageError("pull of an image needs a network: unset CUDNN_AOT_OFFLINE")
+        got = pull_image(
+            place, path, target=target, digest=digest, keys=keys, plain_http=plain_http
+        )
+        name = str(parse_reference(place))
+    else:
+        got = pull_folder(open_remote(place, digest=digest, keys=keys), path, target)
+        name = redacted(place)
+    if as_json:
+        print_json(_as_json(name, path, got))
+    else:
+        say(f"{path}: {plural(got.files_written, 'file')} written, from {name}")
+        say(f"targets {', '.join(got.targets) or 'none'}; root digest {got.root_digest}")
+    return 0
+
+
+def _is_image(place: str) -> bool:
+    return place.startswith("oci://") or not is_url(place)
+
+
+def _as_json(name: str, path: Path, got: Received) -> dict[str, object]:
+    return {
+        "place": name,
+        "store": str(path),
+        "root_digest": got.root_digest,
+        "digest": got.digest or None,
+        "targets": list(got.targets),
+        "files_written": got.files_written,
+    }
