@@ -45,8 +45,8 @@ def split_places(text: str, what: str) -> tuple[Place, ...]:
             break
     if not all(places) or ":".join(places) != text:
         raise UsageError(
-            f"{what}: got {text!r}, want folders or packs, or URLs, with ':' between them and no empty "
-            "one"
+            f"{what}: got {text!r}, want folders or packs, or URLs, with ':' between them and no "
+            "empty one"
         )
     return tuple(map(place_of, places))
 

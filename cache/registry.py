@@ -74,7 +74,7 @@ def parse_reference(text: str) -> Reference:
         and not _DIGEST.fullmatch(digest)
         or colon
         and not _TAG.fullmatch(tag)
-        or not re.fullmatch(r"[A-Za-z0-9.-]+(:\d+)?|\[[0-9a-fA-F:]+\](:\d+)?", host)
+        or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]*(:\d+)?|\[[0-9a-fA-F:]+\](:\d+)?", host)
     ):
         raise UsageError(
             f"bad image {redacted(text)!r}: want HOST[:PORT]/NAME[:TAG][@sha256:DIGEST], all of "
@@ -194,7 +194,7 @@ class Registry:
             url = f"{self._base}/blobs/{digest}"
             with self._send("GET", url, seconds, stream=True) as answer:
                 answer.raise_for_status()
-                for piece in _pieces(answer, seconds):
+                for piece in _pieces(answer, self._retry.limit_s(seconds, size)):
                     count += len(piece)
                     if count > size:
                         break

@@ -54,13 +54,10 @@ class FileSystem:
             raise UsageError(
                 f"bad URL of a store: got {self.name!r} with a query, want the URL of a folder"
             )
+        self._url = url
+        self._is_http = url.split(":", 1)[0].lower() in _HTTP
         try:
-            import fsspec
-
-            protocol = url.split(":", 1)[0].lower()
-            self._is_http = protocol in _HTTP
-            options = {"encoded": True} if self._is_http else {}
-            self._system, root = fsspec.core.url_to_fs(url, **options)
+            self._open()
         except ImportError as error:
             needed = getattr(error, "name", None) or "fsspec"
             raise RemoteError(
@@ -68,7 +65,6 @@ class FileSystem:
             ) from None
         except ValueError as error:
             raise UsageError(f"bad URL of a store {self.name!r}: {redacted(str(error))}") from None
-        self._root = root.rstrip("/")
 
     def read(self, relative: str, want: Part | None = None) -> bytes:
         """The bytes of a file, which are those wanted.
@@ -79,7 +75,8 @@ class FileSystem:
         """
 
         def ask(seconds: float) -> bytes:
-            data = self._call(seconds, self._system.cat_file, self._path(relative))
+            limit_s = self.retry.limit_s(seconds, want.size if want else 0)
+            data = self._call(limit_s, "cat_file", self._path(relative))
             if want is not None and len(data) != want.size:
                 raise Mismatch(f"it has {len(data)} bytes, want {want.size}")
             if want is not None and (got := sha256_hex(data)) != want.sha256:
@@ -97,7 +94,7 @@ class FileSystem:
         """
 
         def ask(seconds: float) -> Index:
-            data = self._call(seconds, self._system.cat_file, self._path(layout.INDEX_FILE))
+            data = self._call(seconds, "cat_file", self._path(layout.INDEX_FILE))
             try:
                 return parse_index(data)
             except ValueError as error:
@@ -124,7 +121,7 @@ class FileSystem:
         def ask(seconds: float) -> None:
             if not self._system.async_impl:
                 self._system.makedirs(path.rpartition("/")[0], exist_ok=True)
-            self._call(seconds, self._system.pipe_file, path, data)
+            self._call(self.retry.limit_s(seconds, len(data)), "pipe_file", path, data)
 
         if self._is_http:
             raise UsageError(f"{self.name}: nothing can be written over HTTP: push to its server")
@@ -139,10 +136,19 @@ class FileSystem:
         # Names are percent-encoded once more: the server decodes one layer to find the file.
         return f"{self._root}/{quote(relative) if self._is_http else relative}"
 
-    def _call(self, seconds: float, function: Any, *args: Any) -> Any:
-        if self._system.async_impl:
-            return function(*args, timeout=seconds)
-        return function(*args)
+    def _call(self, seconds: float, function: str, *args: Any) -> Any:
+        if self._pid != os.getpid():  # fsspec's own thread is not in a forked child
+            self._open()
+        call = getattr(self._system, function)
+        return call(*args, timeout=seconds) if self._system.async_impl else call(*args)
+
+    def _open(self) -> None:
+        import fsspec
+
+        options = {"encoded": True} if self._is_http else {}
+        self._system, root = fsspec.core.url_to_fs(self._url, **options)
+        self._root = root.rstrip("/")
+        self._pid = os.getpid()
 
 
 class RemoteFiles(StoreFiles):

@@ -55,6 +55,11 @@ class Retry:
     total_s: float = 300.0
     backoff_s: float = 0.25  # doubled each time, and shifted at random by half of it
     mismatches: int = 2
+    slowest_bytes_per_s: float = 1e6  # of a large file, beyond what an attempt takes
+
+    def limit_s(self, seconds: float, size: int) -> float:
+        """What an attempt at a file of so many bytes may take, of which ``seconds`` are left."""
+        return seconds + size / self.slowest_bytes_per_s
 
 
 class Mismatch(Exception):

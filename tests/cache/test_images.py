@@ -457,7 +457,8 @@ def test_references(text, want):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "/a", "host.x/A", "host.x/a:", "host.x/a@sha256:0", "host.x/a:b:c", "host.x/../a",
+    ["", "/a", "./a", "../a", "/tmp/a", "host.x/A", "host.x/a:", "host.x/a@sha256:0",
+     "host.x/a:b:c", "host.x/../a",
      "user@host.x/a", "host.x/a b", "host.x//a", "host.x/a:v1/b", f"host.x/a@md5:{'0' * 32}"],
 )  # fmt: skip
 def test_what_is_no_reference(text):

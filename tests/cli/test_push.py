@@ -51,7 +51,7 @@ def test_a_store_at_a_url_from_push_to_pull(stored, tmp_path, environment):
     assert done("show", "scale", "--store", url)["plans"][0]["engine"] == "by.hand"
     assert done("verify", "--store", url)["root_digest"] == root_digest
     findings = done("doctor", "--store", url, code=done_code(environment, stored))["findings"]
-    assert any("3 plans for cpu, h200, read by way of" in finding["found"] for finding in findings)
+    assert any("4 plans for cpu, h200, read by way of" in finding["found"] for finding in findings)
     pulled = done("pull", url, "-o", tmp_path / "pulled", "--digest", root_digest)
     assert (pulled["targets"], pulled["files_written"]) == (["cpu", "h200"], 15)
     assert tree_digest(tmp_path / "pulled") == tree_digest(stored)

@@ -168,6 +168,19 @@ def test_graphs_find_their_plans_and_classes(built_store, tmp_path):
         store.plan(linear_graph("other", 77))
 
 
+def test_a_forked_child_fetches_for_itself(far):
+    store = runtime.open(far.url)
+    run(store.plan("scale"))
+    child = os.fork()
+    if child == 0:
+        try:
+            run(store.plan("alone"))
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
 # ---- Pins and trust -----------------------------------------------------------------------------
 
 

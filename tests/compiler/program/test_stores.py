@@ -29,6 +29,7 @@ from cudnn_aot.errors import (
     PinError,
     RefusedError,
     StoreError,
+    TrustError,
     UsageError,
     cudnnGraphNotSupportedError,
 )
@@ -465,6 +466,37 @@ def test_the_overlay_is_in_the_user_s_cache_by_default(monkeypatch, tmp_path):
 
 
 # Layers and pins
+
+
+def test_the_base_may_lie_at_a_url_and_be_signed(
+    linear, filled, empty_overlay, tmp_path, monkeypatch
+):
+    pytest.importorskip("fsspec", reason="the extra `remote` is not installed")
+    pytest.importorskip("cryptography", reason="the extra `trust` is not installed")
+    from cudnn_aot.cache import trust
+    from cudnn_aot.cache.exchange import push_folder
+    from cudnn_aot.cache.writer import StoreWriter
+
+    push_folder(StoreReader(filled), f"file://{tmp_path}/far")
+    monkeypatch.setenv("CUDNN_AOT_STORE", f"file://{tmp_path}/far")
+    monkeypatch.setenv("CUDNN_AOT_FORBID_COMPILE", "1")
+    it = linear()
+    it.graph.build()
+    assert not planned(it.graph)
+    it.graph.execute(it.pack())
+    it.check()
+    assert StoreReader(empty_overlay).pointers() == []  # it holds the mirror, and is a store
+    public = trust.new_private_key(tmp_path / "key")
+    monkeypatch.setenv("CUDNN_AOT_TRUST", str(public))
+    with pytest.raises(TrustError, match="has not signed it"):
+        linear("again").graph.build()
+    with StoreWriter(tmp_path / "far") as writer:
+        private = trust.load_private_key(tmp_path / "key")
+        writer.put_file(*trust.sign_digest(writer.reader.root_digest(), private))
+    it = linear("again")
+    it.graph.build()
+    it.graph.execute(it.pack())
+    it.check()
 
 
 def test_the_base_may_lie_in_layers(linear, of_a_class, filled, empty_overlay, monkeypatch):
