@@ -1,9 +1,11 @@
 """Reading a store: the half of the cache that serving uses. Standard library only; never locks.
 
 Every byte handed out was checked: a blob against the digest that names it, a document against its
-seal and the place it lies in. What fails raises ``DamagedError``, what is not there raises
+seal, the place it lies in and, in a store that was opened by its root digest, what lay there then.
+What fails raises ``DamagedError`` (``PinError`` in the last case), what is not there raises
 ``NotInStoreError`` and what the system does not let us read raises a plain ``StoreError``; files
-that are not the store's own are left alone.
+that are not the store's own are left alone. Whether they lie in a folder or in a pack is the matter
+of `files`.
 """
 
 from __future__ import annotations
@@ -11,24 +13,23 @@ from __future__ import annotations
 import errno
 import json
 import os
-import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cudnn_aot.cache import layout
 from cudnn_aot.cache.canonical import plain_bytes, sha256_hex
+from cudnn_aot.cache.files import Status, StoreFiles, open_files
 from cudnn_aot.errors import (
     DamagedError,
     NotAStoreError,
     NotInStoreError,
+    PinError,
     StoreError,
     UsageError,
 )
 
-# Without O_NONBLOCK opening a FIFO waits for somebody to write into it.
-_READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
 # What an open says of something that is no file of a store, whoever asks: the store is wrong.
 _NO_FILE = {
     errno.ELOOP: "it is a symbolic link",
@@ -36,7 +37,9 @@ _NO_FILE = {
     errno.EINVAL: "it is not a regular file",
     errno.ENXIO: "it is not a regular file",  # a socket
     errno.ENOTDIR: "what should be its folder is none",
+    errno.EBADMSG: "the bytes after it are not zero",  # of an entry of a pack
 }
+_DOCUMENT_FOLDERS = ("classes", "kernels", "names", "plans")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +58,33 @@ class Problem:
 
 
 class StoreReader:
-    """A store opened for reading.
+    """A store, a folder or a pack, opened for reading.
+
+    Args:
+        path: where it lies.
+        digest: the root digest that it must have; any where that is empty. What is read later is
+            compared with what had that digest.
+        whole: what messages call all that is looked in, where the store is one of several.
 
     Raises:
-        NotAStoreError: the folder has no ``store.json`` of a format that this version reads.
+        NotAStoreError: it has no ``store.json`` of a format that this version reads.
+        DamagedError: its ``store.json`` or, of a pack, its index is not what was written.
+        PinError: it has another root digest.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], digest: str = "", whole: str = "") -> None:
         self.path = Path(path)
-        self._root = os.fspath(self.path)
-        self.format = read_format(self.path)
+        self._whole = whole or str(self.path)
+        self._store_files = open_files(self.path)
+        self.format = read_format(self.path, self._store_files)
+        self._pinned: dict[str, str] | None = None  # the SHA-256 of each document, by its path
+        if digest:
+            self._pin(digest)
+
+    @property
+    def readers(self) -> tuple[StoreReader, ...]:
+        """Itself, as `layers.StoreLayers` has its layers."""
+        return (self,)
 
     def kernel(self, key: str) -> dict[str, Any]:
         """The record of a kernel; its spec was hashed again and gives ``key``."""
@@ -87,8 +107,7 @@ class StoreReader:
 
     def blob_size(self, digest: str) -> int | None:
         """The size of a blob's file, None where there is none; nothing is opened."""
-        status = self._status(layout.blob_path(digest))
-        return status.st_size if status is not None and stat.S_ISREG(status.st_mode) else None
+        return self.size(layout.blob_path(digest))
 
     def pointer(self, target: str, graph_key: str) -> dict[str, Any]:
         """What is stored for a graph and a target: plan records in order, or a decline."""
@@ -159,12 +178,36 @@ class StoreReader:
         path = layout.pointer_path if is_key else layout.name_path
         try:
             return [
-                target
-                for target in self.targets()
-                if os.path.lexists(f"{self._root}/{path(target, name)}")
+                target for target in self.targets() if self._status(path(target, name)) is not None
             ]
         except (UsageError, UnicodeError):
             return []
+
+    def files(self) -> list[str]:
+        """Paths of the store's own files, sorted; nothing is opened."""
+        return sorted(path for path in self._files() if layout.classify(path) is not None)
+
+    def read(self, relative: str) -> bytes:
+        """The bytes of one file of the store, not checked."""
+        return self._read(relative, f"file {relative!r}")
+
+    def size(self, relative: str) -> int | None:
+        """The size of a file in bytes, None where there is no regular file; nothing is opened."""
+        status = self._status(relative)
+        return status.size if status is not None and status.is_file else None
+
+    def root_digest(self) -> str:
+        """One value that is equal where the same things are stored: 64 hex digits.
+
+        Of all documents as they lie there now: the SHA-256 of a line "<SHA-256 of its bytes>
+        <path>", as ``sha256sum`` prints it, for each in ascending order of their paths. They name
+        all blobs that anybody loads by digest. Other files and blobs, and the path of the store, do
+        not count.
+
+        Raises:
+            StoreError: a document cannot be read.
+        """
+        return _root_digest(self._hash_documents())
 
     def foreign(self) -> list[str]:
         """Files and links in the store's folder that are not the store's own, sorted."""
@@ -242,29 +285,64 @@ class StoreReader:
         status = self._status(layout.blob_path(blob["sha256"]))
         if status is None:
             raise self._damaged(relative, f"its blob {blob['sha256']} is missing")
-        if not stat.S_ISREG(status.st_mode):
+        if not status.is_file:
             raise self._damaged(relative, f"its blob {blob['sha256']} is not a regular file")
-        size, want = status.st_size, blob.get("bytes")
+        size, want = status.size, blob.get("bytes")
         if want is not None and size != want:
             raise self._damaged(
                 relative, f"its blob {blob['sha256']} has {size} bytes, want {want}"
             )
 
     def _exists(self, relative: str) -> bool:
-        status = self._status(relative)
-        return status is not None and stat.S_ISREG(status.st_mode)
+        return self.size(relative) is not None
 
-    def _status(self, relative: str) -> os.stat_result | None:
+    def _status(self, relative: str) -> Status | None:
         """What lies there, a link being a link; None for nothing."""
         try:
-            return (self.path / relative).lstat()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+            return self._store_files.status(relative)
         except OSError as error:
             raise self._unreadable(relative, error) from None
 
+    def _pin(self, digest: str) -> None:
+        if not layout.is_digest(digest):
+            raise UsageError(f"bad root digest: got {digest!r}, want 64 hex digits")
+        documents = self._hash_documents()
+        got = _root_digest(documents)
+        if got != digest:
+            raise PinError(
+                f"store {str(self.path)!r} is not the pinned one: got root digest {got}, want "
+                f"{digest}"
+            )
+        self._pinned = documents
+
+    def _hash_documents(self) -> dict[str, str]:
+        """The SHA-256 of each document's bytes, by its path; they are compared with nothing."""
+        return {
+            relative: sha256_hex(self.read(relative))
+            for folder in _DOCUMENT_FOLDERS
+            for _, _, relative in self._entries(folder)
+        }
+
+    def _check_pinned(self, relative: str, data: bytes | None) -> None:
+        """That a document, None for one that is not there, is what was hashed at opening."""
+        if self._pinned is None:
+            return
+        known = self._pinned.get(relative)
+        if (None if data is None else sha256_hex(data)) == known:
+            return
+        change = "removed" if data is None else "added" if known is None else "changed"
+        raise PinError(
+            f"{self.path / relative} is not what was pinned: it was {change} after the store was "
+            "opened; open it anew"
+        )
+
     def _document(self, relative: str, what: str) -> dict[str, Any]:
-        data = self._read(relative, what)
+        try:
+            data = self._read(relative, what)
+        except NotInStoreError:
+            self._check_pinned(relative, None)
+            raise
+        self._check_pinned(relative, data)
         try:
             return layout.parse_document(data)
         except ValueError as error:
@@ -272,10 +350,9 @@ class StoreReader:
 
     def _read(self, relative: str, what: str) -> bytes:
         try:
-            # A build asks thousands of times: joining paths would cost as much as reading.
-            return read_regular(f"{self._root}/{relative}")
+            return self._store_files.read(relative)
         except FileNotFoundError:
-            raise NotInStoreError(f"{what} is not in the store {str(self.path)!r}") from None
+            raise NotInStoreError(f"{what} is not in the store {self._whole!r}") from None
         except OSError as error:
             if error.errno in _NO_FILE:
                 raise self._damaged(relative, _NO_FILE[error.errno]) from None
@@ -292,16 +369,11 @@ class StoreReader:
         """The folders in a folder of the store, none if it is none."""
         if not self._is_folder(relative):
             return []
-        with self._scan(relative) as entries:
-            return [
-                f"{relative}/{entry.name}"
-                for entry in entries
-                if entry.is_dir(follow_symlinks=False)
-            ]
+        return [f"{relative}/{name}" for name, is_folder in self._list(relative) if is_folder]
 
     def _is_folder(self, relative: str) -> bool:
         status = self._status(relative)
-        return status is not None and stat.S_ISDIR(status.st_mode)
+        return status is not None and status.is_folder
 
     def _files(self, start: str = "") -> Iterator[str]:
         """Paths of all files, relative and with forward slashes; the staging folder is left out.
@@ -314,25 +386,21 @@ class StoreReader:
         pending = [start]
         while pending:
             folder = pending.pop()
-            try:
-                with self._scan(folder) as entries:
-                    listed = sorted(entries, key=lambda entry: entry.name)
-            except FileNotFoundError:
-                continue
-            for entry in listed:
-                relative = f"{folder}/{entry.name}" if folder else entry.name
-                if not entry.is_dir(follow_symlinks=False):
+            for name, is_folder in self._list(folder):
+                relative = f"{folder}/{name}" if folder else name
+                if not is_folder:
                     yield relative
                 elif relative != layout.STAGING:
                     pending.append(relative)
                     if layout.classify(relative) is not None:
                         yield relative
 
-    def _scan(self, folder: str) -> Any:
+    def _list(self, folder: str) -> Sequence[tuple[str, bool]]:
+        """What lies in a folder, sorted; nothing of one that went away."""
         try:
-            return os.scandir(f"{self._root}/{folder}" if folder else self._root)
+            return self._store_files.entries(folder)
         except FileNotFoundError:
-            raise
+            return ()
         except OSError as error:
             raise StoreError(f"cannot list {self.path / folder}: {error.strerror}") from None
 
@@ -343,30 +411,12 @@ class StoreReader:
                 yield (*known, relative)
 
 
-def read_regular(path: str | Path) -> bytes:
-    """All bytes of a regular file that is no link; raises OSError."""
-    descriptor = os.open(path, _READ_FLAGS)
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-        size = status.st_size
-        data = os.read(descriptor, size + 1)
-        if size and len(data) == size:  # fewer than were asked for: there are no more
-            return data
-        parts = [data]
-        while data and (data := os.read(descriptor, max(size, 1) + 1)):
-            parts.append(data)
-        return b"".join(parts)
-    finally:
-        os.close(descriptor)
-
-
-def read_format(path: Path) -> int:
+def read_format(path: Path, files: StoreFiles) -> int:
     """The format number of the store at ``path``; raises NotAStoreError with the reason."""
     file = path / layout.STORE_FILE
     try:
-        document = json.loads(read_regular(file))
+        data = files.read(layout.STORE_FILE)
+        document = json.loads(data)
     except (FileNotFoundError, NotADirectoryError):
         if not path.exists():
             raise NotAStoreError(f"no store at {str(path)!r}: there is no such folder") from None
@@ -389,7 +439,14 @@ def read_format(path: Path) -> int:
             f"store {str(path)!r} has format {version}, this version of cudnn-aot reads format "
             f"{layout.FORMAT}: update cudnn-aot"
         )
+    if plain_bytes(document) + b"\n" != data:
+        raise DamagedError(f"{file} is damaged: it is not in the form in which it was written")
     return version
+
+
+def _root_digest(documents: dict[str, str]) -> str:
+    lines = (f"{digest}  {path}\n" for path, digest in sorted(documents.items()))
+    return sha256_hex("".join(lines).encode("ascii"))
 
 
 def _kernel_fault(record: dict[str, Any]) -> str | None:
@@ -410,4 +467,4 @@ def _reason(error: DamagedError) -> str:
     return reason or str(error)
 
 
-__all__ = ["Problem", "StoreReader", "read_format", "read_regular"]
+__all__ = ["Problem", "StoreReader", "read_format"]

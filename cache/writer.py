@@ -22,7 +22,9 @@ from typing import Any
 
 from cudnn_aot.cache import layout, session
 from cudnn_aot.cache.canonical import canonical_digest, plain, sha256_hex
-from cudnn_aot.cache.reader import StoreReader, read_format, read_regular
+from cudnn_aot.cache.files import Folder, read_regular
+from cudnn_aot.cache.pack import is_pack
+from cudnn_aot.cache.reader import StoreReader, read_format
 from cudnn_aot.errors import (
     NotAStoreError,
     NotReproducibleError,
@@ -41,6 +43,7 @@ class StoreWriter:
     Raises:
         NotAStoreError: the folder holds something that is not a store, or it does not exist and
             ``create`` is false.
+        UsageError: it is a pack.
         StoreError: the file system refuses (full, read-only, no permission).
     """
 
@@ -53,9 +56,14 @@ class StoreWriter:
         self._touched = False
         self._closed = False
         self._epoch = source_date_epoch()
+        if is_pack(self.path):
+            raise UsageError(
+                f"cannot build into {str(self.path)!r}: it is a pack, which never changes; build "
+                "into a folder, then make a pack of that with `cudnn-aot pack`"
+            )
         if not (self.path / layout.STORE_FILE).exists():
             self._create(create)
-        read_format(self.path)
+        read_format(self.path, Folder(self.path))
         if session.sweep(self.path):
             self._touched = True  # a dead builder left folder times behind as well
         self.reader = StoreReader(self.path)
@@ -200,7 +208,7 @@ class StoreWriter:
 
     def _create(self, create: bool) -> None:
         if not create:
-            read_format(self.path)  # says what is wrong
+            read_format(self.path, Folder(self.path))  # says what is wrong
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             inside = {entry.name for entry in self.path.iterdir()}

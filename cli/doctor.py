@@ -17,7 +17,7 @@ import click
 
 import cudnn_aot
 from cudnn_aot.cache.reader import StoreReader
-from cudnn_aot.cli.options import StoreChoice, choose_store, json_option, store_option
+from cudnn_aot.cli.options import choose_store, json_option, store_option
 from cudnn_aot.cli.output import print_json, say
 from cudnn_aot.cli.table import plural
 from cudnn_aot.errors import Error, StoreError
@@ -49,11 +49,13 @@ def doctor(store: str | None, as_json: bool) -> int:
     findings = [*_python(), *native, *_distributions(), *_linker(), *_cuda()]
     if native[0].well:
         findings += _host()
-    store_findings = _store(choice)
+    store_findings = [_Finding("store chosen by", choice.chosen_by)]
+    for path in choice.layers:
+        store_findings += _store(path, is_default=choice.chosen_by == "default")
     if as_json:
         print_json(
             {
-                "store": str(choice.path),
+                "store": str(choice),
                 "store_chosen_by": choice.chosen_by,
                 "findings": [_as_json(f) for f in [*findings, *store_findings]],
             }
@@ -148,23 +150,18 @@ def _host() -> list[_Finding]:
     return [_Finding("host", f"{host.triple} {host.level}, glibc {host.glibc}")]
 
 
-def _store(choice: StoreChoice) -> list[_Finding]:
-    chosen = _Finding("store chosen by", choice.chosen_by)
-    path = choice.path
+def _store(path: Path, is_default: bool) -> list[_Finding]:
     if not path.exists():
-        if choice.chosen_by == "default":
-            return [chosen, _Finding("store", f"{path}: not there yet; build makes it")]
-        return [chosen, _Finding("store", f"{path}: no such folder", False)]
+        if is_default:
+            return [_Finding("store", f"{path}: not there yet; build makes it")]
+        return [_Finding("store", f"{path}: no such folder or pack", False)]
     try:
         reader = StoreReader(path)
         contents = f"{plural(len(reader.pointers()), 'plan')} for {', '.join(reader.targets())}"
     except StoreError as error:
-        return [chosen, _Finding("store", str(error), False)]
-    writable = os.access(path, os.W_OK)
-    findings = [
-        chosen,
-        _Finding("store", f"{path}: {contents}, {'writable' if writable else 'read-only'}"),
-    ]
+        return [_Finding("store", str(error), False)]
+    form = "a pack" if path.is_file() else "writable" if os.access(path, os.W_OK) else "read-only"
+    findings = [_Finding("store", f"{path}: {contents}, {form}")]
     foreign = reader.foreign()
     if foreign:
         shown = ", ".join(foreign[:3]) + (", ..." if len(foreign) > 3 else "")

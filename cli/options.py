@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from cudnn_aot.cache.layers import AnyReader, open_layers, split_layers
 from cudnn_aot.errors import UsageError
 
 STORE_VARIABLE = "CUDNN_AOT_STORE"
@@ -18,10 +19,26 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class StoreChoice:
-    """The store in use and the setting that chose it: flag, environment, or default."""
+    """The store in use, or its layers, and what chose it: flag, environment, or default."""
 
-    path: Path
+    layers: tuple[Path, ...]
     chosen_by: str
+
+    @property
+    def path(self) -> Path:
+        """Of the one store; raises UsageError where there are several."""
+        if len(self.layers) > 1:
+            raise UsageError(
+                f"{self.chosen_by}: got {len(self.layers)} layers ({self}), want one store here: "
+                "name it with --store"
+            )
+        return self.layers[0]
+
+    def reader(self) -> AnyReader:
+        return open_layers([(path, "") for path in self.layers])
+
+    def __str__(self) -> str:
+        return os.pathsep.join(map(str, self.layers))
 
 
 def choose_store(flag: str | None) -> StoreChoice:
@@ -29,11 +46,11 @@ def choose_store(flag: str | None) -> StoreChoice:
     if flag == "":  # most likely a variable of the caller's shell that is not set
         raise UsageError("--store: got an empty path, want a folder")
     if flag is not None:
-        return StoreChoice(Path(flag), "--store")
+        return StoreChoice(split_layers(flag, "--store"), "--store")
     from_environment = os.environ.get(STORE_VARIABLE)
     if from_environment:
-        return StoreChoice(Path(from_environment), STORE_VARIABLE)
-    return StoreChoice(Path(DEFAULT_STORE), "default")
+        return StoreChoice(split_layers(from_environment, STORE_VARIABLE), STORE_VARIABLE)
+    return StoreChoice((Path(DEFAULT_STORE),), "default")
 
 
 def store_option(command: _F) -> _F:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cudnn_aot.cache.reader import StoreReader
+from cudnn_aot.cache.layers import AnyReader
 from cudnn_aot.cli.options import (
     choose_store,
     json_option,
@@ -105,7 +105,7 @@ def run(
     if everything == bool(names):
         raise UsageError("name the plans to run, or pass --all")
     choice = choose_store(store)
-    reader = StoreReader(choice.path)
+    reader = choice.reader()
     given = _parse_symbols(symbols)
     if everything:
         chosen = _all_names(reader, target)
@@ -119,7 +119,7 @@ def run(
         if outcome.fault:
             complain(f"error: {name}: {outcome.fault}")
     if as_json:
-        print_json({"store": str(choice.path), "runs": [o.to_json() for o in outcomes]})
+        print_json({"store": str(choice), "runs": [o.to_json() for o in outcomes]})
     elif any(outcome.engine for outcome in outcomes):
         say(*_report(outcomes, bench))
     if len(outcomes) == 1 and runner.last_error is not None:
@@ -132,7 +132,7 @@ class _Runner:
 
     def __init__(
         self,
-        reader: StoreReader,
+        reader: AnyReader,
         symbols: dict[str, int],
         *,
         strict: bool,
@@ -143,7 +143,7 @@ class _Runner:
         from cudnn_aot import runtime
 
         self._reader = reader
-        self._store = runtime.open(reader.path)
+        self._store = runtime.open([layer.path for layer in reader.readers])
         self._symbols = symbols
         self._strict = strict
         self._seed = seed
@@ -278,14 +278,14 @@ def _parse_symbols(texts: tuple[str, ...]) -> dict[str, int]:
     return symbols
 
 
-def _only_target(reader: StoreReader, name: str) -> str | None:
+def _only_target(reader: AnyReader, name: str) -> str | None:
     owners = [owner for owner, known in reader.names() if known == name]
     if len(owners) > 1:
         raise UsageError(f"{name!r} is stored for {', '.join(owners)}: pass --target")
     return owners[0] if owners else None
 
 
-def _all_names(reader: StoreReader, target: str | None) -> list[tuple[str, str | None]]:
+def _all_names(reader: AnyReader, target: str | None) -> list[tuple[str, str | None]]:
     owners = sorted({owner for owner, _ in reader.names()})
     if target is None and len(owners) > 1:
         raise UsageError(f"--all: pass --target, the store holds plans for {', '.join(owners)}")
@@ -297,7 +297,7 @@ def _all_names(reader: StoreReader, target: str | None) -> list[tuple[str, str |
     return [(name, chosen) for name in names if not _is_declined(reader, chosen, name)]
 
 
-def _is_declined(reader: StoreReader, target: str, name: str) -> bool:
+def _is_declined(reader: AnyReader, target: str, name: str) -> bool:
     """Whether there is nothing to run; a damaged entry is left to whoever runs it to report."""
     try:
         pointer = reader.pointer(target, reader.name(target, name)["graph_key"])

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from cudnn_aot.cache.layers import AnyReader
 from cudnn_aot.cache.layout import providers_of
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.cli.options import (
@@ -84,12 +85,13 @@ class _Plan:
 @json_option
 def ls(store: str | None, target: str | None, as_json: bool) -> int:
     """List the plans of a store: name, target, engine, kernels, size."""
-    reader = StoreReader(choose_store(store).path)
+    reader = choose_store(store).reader()
     plans = [plan for plan in _read_all(reader) if target in (None, plan.target)]
     if target is not None and not plans:
         raise NotInStoreError(_no_target(reader, target))
     if as_json:
-        print_json({"store": str(reader.path), "plans": [p.to_json(full=False) for p in plans]})
+        listed = [plan.to_json(full=False) for plan in plans]
+        print_json({"store": str(reader.path), "root_digests": _digests(reader), "plans": listed})
     else:
         rows = [
             (
@@ -129,7 +131,7 @@ def show(
         return show_graph_file(name, as_json=as_json, as_mermaid=mermaid, svg=svg)
     if mermaid or svg is not None:
         raise UsageError(f"--mermaid and --svg draw graph files: {name!r} is none")
-    reader = StoreReader(choose_store(store).path)
+    reader = choose_store(store).reader()
     owners = [owner for owner, known in reader.names() if known == name]
     if not owners:
         known = sorted({known for _, known in reader.names()})
@@ -155,10 +157,12 @@ def verify(store: str | None, as_json: bool) -> int:
     reader = StoreReader(choose_store(store).path)
     problems = reader.verify()
     foreign = reader.foreign()
+    (digest,) = _digests(reader)
     if as_json:
         print_json(
             {
                 "store": str(reader.path),
+                "root_digest": digest,
                 "plans": len(reader.pointers()),
                 "kernels": len(reader.kernels()),
                 "problems": [
@@ -175,10 +179,11 @@ def verify(store: str | None, as_json: bool) -> int:
         verdict = f"{plural(len(problems), 'problem')}" if problems else "every byte as recorded"
         others = f"; {plural(len(foreign), 'file')} not of the store" if foreign else ""
         say(f"{reader.path}: {counts}: {verdict}{others}")
+        say(f"root digest {digest or 'unknown: a document cannot be read'}")
     return 1 if problems else 0
 
 
-def _read_all(reader: StoreReader) -> list[_Plan]:
+def _read_all(reader: AnyReader) -> list[_Plan]:
     """Every name, then every graph that has none."""
     named = [_read(reader, target, name) for target, name in reader.names()]
     known = {(plan.target, plan.graph_key) for plan in named}
@@ -186,7 +191,7 @@ def _read_all(reader: StoreReader) -> list[_Plan]:
     return named + [_read(reader, target, "", key) for target, key in nameless]
 
 
-def _read(reader: StoreReader, target: str, name: str, graph_key: str = "") -> _Plan:
+def _read(reader: AnyReader, target: str, name: str, graph_key: str = "") -> _Plan:
     """The plan of a name, or without one of a graph key."""
     uids: dict[str, int] = {}
     try:
@@ -208,6 +213,17 @@ def _read(reader: StoreReader, target: str, name: str, graph_key: str = "") -> _
         )
     except (StoreError, KeyError, TypeError, ValueError) as error:
         return _Plan(name, target, graph_key, fault=str(error))
+
+
+def _digests(reader: AnyReader) -> list[str]:
+    """The root digest of each layer, "" where a document cannot be read."""
+    found = []
+    for layer in reader.readers:
+        try:
+            found.append(layer.root_digest())
+        except StoreError:
+            found.append("")
+    return found
 
 
 def _report_faults(plans: list[_Plan]) -> int:
@@ -318,7 +334,7 @@ def _step(step: dict[str, Any]) -> str:
     return str(step["step"])
 
 
-def _no_target(reader: StoreReader, target: str) -> str:
+def _no_target(reader: AnyReader, target: str) -> str:
     return f"no plan for target {target!r}: the store holds plans for {_some(reader.targets())}"
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
+from cudnn_aot.cache.layers import AnyReader
 from cudnn_aot.cache.layout import STORE_FILE
-from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.cli.options import (
     choose_store,
     engines_option,
@@ -95,16 +95,16 @@ def why(
     return 1 if failures else 0
 
 
-def _reader(flag: str | None) -> StoreReader | None:
+def _reader(flag: str | None) -> AnyReader | None:
     """The store that was named; the default one if it is there."""
     choice = choose_store(flag)
     if choice.chosen_by == "default" and not (choice.path / STORE_FILE).exists():
         return None
-    return StoreReader(choice.path)
+    return choice.reader()
 
 
 def _explain(
-    reader: StoreReader | None,
+    reader: AnyReader | None,
     source: Source,
     target: Target,
     tuning: Tuning | None,

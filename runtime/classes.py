@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cudnn_aot.cache.reader import StoreReader
+from cudnn_aot.cache.layers import AnyReader
 from cudnn_aot.compiler.formats import graph_json
 from cudnn_aot.compiler.graph.bucket import GraphClass
 from cudnn_aot.compiler.graph.graph import Graph
@@ -64,7 +64,7 @@ def as_graph(value: object) -> Graph | None:
 class ClassIndex:
     """The classes of one store, as far as they were asked for; safe to use from many threads."""
 
-    def __init__(self, reader: StoreReader) -> None:
+    def __init__(self, reader: AnyReader) -> None:
         self._reader = reader
         self._lock = threading.Lock()
         self._members: dict[tuple[str, str], tuple[Member, ...]] = {}

@@ -15,6 +15,8 @@ class Stats:
         loads: plans that were loaded; one that a graph found again is not.
         misses: plans that were asked for and are not there.
         failures: of what was asked for and is there, by the class of the error.
+        fallbacks: faults of one layer where another had what was asked for, by the class of the
+            error.
         refusals: calls of ``execute`` that did not fit their plan, by rule.
         bytes: of the records and libraries that were read.
     """
@@ -22,6 +24,7 @@ class Stats:
     loads: int = 0
     misses: int = 0
     failures: Mapping[str, int] = field(default_factory=dict)
+    fallbacks: Mapping[str, int] = field(default_factory=dict)
     refusals: Mapping[str, int] = field(default_factory=dict)
     bytes: int = 0
 
@@ -37,6 +40,7 @@ class Counters:
         self._lock = threading.Lock()
         self._loads = self._misses = self._bytes = 0
         self._failures: dict[str, int] = {}
+        self._fallbacks: dict[str, int] = {}
 
     def add_load(self, size: int) -> None:
         with self._lock:
@@ -48,9 +52,10 @@ class Counters:
             self._misses += 1
 
     def add_failure(self, error: Exception) -> None:
-        kind = type(error).__name__
-        with self._lock:
-            self._failures[kind] = self._failures.get(kind, 0) + 1
+        self._add(self._failures, error)
+
+    def add_fallback(self, error: Exception) -> None:
+        self._add(self._fallbacks, error)
 
     def stats(self) -> Stats:
         with self._lock:
@@ -58,9 +63,15 @@ class Counters:
                 loads=self._loads,
                 misses=self._misses,
                 failures=dict(self._failures),
+                fallbacks=dict(self._fallbacks),
                 refusals=dict(self.refusals),
                 bytes=self._bytes,
             )
+
+    def _add(self, counts: dict[str, int], error: Exception) -> None:
+        kind = type(error).__name__
+        with self._lock:
+            counts[kind] = counts.get(kind, 0) + 1
 
 
 __all__ = ["Counters", "Stats"]

@@ -23,6 +23,7 @@ from cudnn_aot.runtime.plan import Plan, device_hook, initialise_ffi, load_nativ
 from cudnn_aot.runtime.stats import Counters, Stats
 
 if TYPE_CHECKING:
+    from cudnn_aot.cache.layers import AnyReader
     from cudnn_aot.runtime.classes import ClassIndex
     from cudnn_aot.runtime.validity import Validity
 
@@ -32,27 +33,53 @@ VARIABLE = "CUDNN_AOT_STORE"
 MISS_VARIABLE = "CUDNN_AOT_MISS_DIR"
 
 
-def open(path: str | os.PathLike[str] | None = None, target: str | None = None) -> Store:
-    """Open the store at ``path``, or at ``CUDNN_AOT_STORE``.
+_Path = str | os.PathLike[str]
+
+
+def open(
+    path: _Path | Sequence[_Path] | None = None,
+    target: str | None = None,
+    *,
+    digest: str | Sequence[str] | None = None,
+) -> Store:
+    """Open the store at ``path``, or those at ``CUDNN_AOT_STORE``, with ``:`` between them.
 
     Args:
-        path: the store's folder.
+        path: the store, a folder or a pack, or a list of stores that lie in layers: a plan is that
+            of the first that has it whole.
         target: the target whose plans are wanted; needed where a name is stored for several.
+        digest: the root digest that the store must have, or a list of those of all layers; else
+            they are those of ``CUDNN_AOT_PIN``, with ``:`` between them, if that is set. What is
+            read later is compared with what had that digest.
 
     Raises:
         NotAStoreError: there is no store of a format that this version reads.
-        UsageError: no path was given, or a variable of the environment means nothing.
+        DamagedError: it is a pack whose index is not what was written.
+        PinError: the store has another root digest.
+        UsageError: no path was given, there is no digest for a layer, or a variable of the
+            environment means nothing.
     """
-    chosen = path if path is not None else os.environ.get(VARIABLE)
-    if not chosen:
-        raise UsageError(f"no store: pass a path or set {VARIABLE}")
+    layers: list[str] = []
+    if path is not None:
+        if not path:
+            raise UsageError(f"no store: pass a path or set {VARIABLE}")
+        layers = [_text(each) for each in (path if isinstance(path, (list, tuple)) else [path])]
+    digests: list[str] = []
+    if digest is not None:
+        digests = [digest] if isinstance(digest, str) else list(digest)
+        if not digests or not all(isinstance(each, str) for each in digests):
+            raise UsageError(f"bad digest: got {digest!r}, want a root digest of each layer")
+    return Store(layers, target, digests)
+
+
+def _text(path: Any) -> str:
     try:
-        folder = os.fsdecode(chosen)
+        text = os.fsdecode(path)
     except TypeError:
-        raise UsageError(f"bad path of a store: got {chosen!r}, want a string or a path") from None
-    if "\0" in folder:
-        raise NotAStoreError(f"bad path of a store: got {folder!r}, want one without a null byte")
-    return Store(folder, target)
+        raise UsageError(f"bad path of a store: got {path!r}, want a string or a path") from None
+    if "\0" in text:
+        raise NotAStoreError(f"bad path of a store: got {text!r}, want one without a null byte")
+    return text
 
 
 class Store:
@@ -62,8 +89,10 @@ class Store:
         target: the target that ``plan`` takes when it is given none, or None.
     """
 
-    def __init__(self, path: str | os.PathLike[str], target: str | None = None) -> None:
-        self._native = _native.Store(os.fsencode(path), target or "")
+    def __init__(
+        self, layers: Sequence[str], target: str | None = None, digests: Sequence[str] = ()
+    ) -> None:
+        self._native = _native.Store(list(map(os.fsencode, layers)), target or "", list(digests))
         self.target = target
         self._targets: frozenset[str] = frozenset()  # all, once a graph was asked for without one
         self._seen: set[str] = set()  # targets that are known to be there
@@ -75,7 +104,16 @@ class Store:
 
     @property
     def path(self) -> str:
+        """Of all layers, with ``:`` between them."""
         return self._native.path
+
+    def root_digests(self) -> tuple[str, ...]:
+        """The root digest of each layer as it lies there now, which a later opening may ask for.
+
+        Raises:
+            StoreError: a document cannot be read.
+        """
+        return tuple(self._native.root_digests())
 
     def names(self) -> list[tuple[str, str]]:
         """(target, name) of every named graph, sorted."""
@@ -94,11 +132,10 @@ class Store:
             UsageError: that names no device.
             StoreError: the store cannot be listed.
         """
-        from cudnn_aot.cache.reader import StoreReader
         from cudnn_aot.runtime.validity import Machine, validities
 
         machine = Machine.described(device)
-        return tuple(validities(StoreReader(self.path), machine, self.target))
+        return tuple(validities(self._reader(), machine, self.target))
 
     def closure_digest(self, names: Iterable[str] | None = None, target: str | None = None) -> str:
         """One value that is equal where the same plans would be loaded under these names.
@@ -199,6 +236,7 @@ class Store:
 
     def stats(self) -> Stats:
         """What was loaded, missed and refused since the store was opened."""
+        self._note_passed()
         return self._counters.stats()
 
     def __repr__(self) -> str:
@@ -256,6 +294,7 @@ class Store:
             made = native or (self._load_with_plugins(record) if record.blobs else lacking)
             assert made is not None  # a record without blobs has a plan once libtvm_ffi is there
             out.append(made if isinstance(made, Exception) else self._loaded(record, made))
+        self._note_passed()
         return out
 
     def _loaded(self, record: _native.PlanRecord, native: _native.Plan) -> Plan:
@@ -288,6 +327,21 @@ class Store:
         else:
             self._counters.add_failure(error)
             self._log.write("error", f"{type(error).__name__}: {error}")
+
+    def _note_passed(self) -> None:
+        for fault in self._native.take_faults():
+            self._note_fallback(fault)
+
+    def _note_fallback(self, fault: Exception) -> None:
+        """Of one layer, where another had what was asked for."""
+        self._counters.add_fallback(fault)
+        self._log.write("error", f"{type(fault).__name__}: {fault}; another layer has it")
+
+    def _reader(self) -> AnyReader:
+        """The same layers, pinned alike, read from Python."""
+        from cudnn_aot.cache.layers import open_layers
+
+        return open_layers(self._native.layers, self._note_fallback)
 
     def _note_miss(self, value: Any) -> None:
         """Leave a missing graph for the next build, if there is a folder for that."""
@@ -351,10 +405,8 @@ class Store:
         if plan is not None:
             return plan.renamed(name, graph.uids())
         if self._classes is None:
-            from cudnn_aot.cache.reader import StoreReader
-
             with self._lock:
-                self._classes = self._classes or classes.ClassIndex(StoreReader(self.path))
+                self._classes = self._classes or classes.ClassIndex(self._reader())
         found = self._classes.find(graph, target)
         if isinstance(found, list):
             reasons += found

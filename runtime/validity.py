@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cudnn_aot.cache.reader import StoreReader
+from cudnn_aot.cache.layers import AnyReader
 from cudnn_aot.errors import RequirementError, StoreError, UsageError
 from cudnn_aot.runtime import cudart, requirements
 from cudnn_aot.runtime.plan import FFI_MIN, FORMAT, find_ffi
@@ -116,7 +116,7 @@ class Machine:
 
 
 def validities(
-    reader: StoreReader, machine: Machine, target: str | None = None
+    reader: AnyReader, machine: Machine, target: str | None = None
 ) -> Iterator[Validity]:
     """Of the best plan of every graph of a store, in order of target and key; declines have none.
 
@@ -140,7 +140,7 @@ def validities(
 
 
 def _validity(
-    reader: StoreReader,
+    reader: AnyReader,
     machine: Machine,
     process: tuple[Flag, Flag],
     target: str,
@@ -180,7 +180,7 @@ def _validity(
     return Validity(target, key, names, digest, tuple(flags))
 
 
-def _blobs(reader: StoreReader, record: Mapping[str, Any]) -> Flag:
+def _blobs(reader: AnyReader, record: Mapping[str, Any]) -> Flag:
     """That every blob lies there in its size; its bytes are compared when it is loaded."""
     parts = [*record["kernels"], *record.get("blobs", ())]
     for part in parts:

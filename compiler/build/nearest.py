@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from cudnn_aot.cache.reader import StoreReader
+from cudnn_aot.cache.layers import AnyReader
 from cudnn_aot.compiler.formats import graph_json
 from cudnn_aot.compiler.graph.bucket import graph_class
 from cudnn_aot.compiler.graph.difference import Difference, class_difference, differences
@@ -35,7 +35,7 @@ class Nearest:
     serves_for: dict[str, int] | None = field(default=None, hash=False)
 
 
-def nearest_entry(reader: StoreReader, target: str, name: str, graph: Graph) -> Nearest | None:
+def nearest_entry(reader: AnyReader, target: str, name: str, graph: Graph) -> Nearest | None:
     """The stored graph for ``target`` that is most like ``graph``; None when none is like it.
 
     One that serves it comes first, then those of its class by the number of fields that differ,
@@ -66,7 +66,7 @@ def _ops(graph: Graph) -> Counter[str]:
     return Counter(node.op for node in graph.nodes)
 
 
-def _stored_graphs(reader: StoreReader, target: str) -> Iterator[tuple[str, set[str], Graph]]:
+def _stored_graphs(reader: AnyReader, target: str) -> Iterator[tuple[str, set[str], Graph]]:
     """Key, names and graph of everything stored for a target that can be read."""
     names: dict[str, set[str]] = {}
     for owner, name in reader.names():

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
+from cudnn_aot.cache.layers import AnyReader
 from cudnn_aot.cache.layout import providers_of
-from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.cache.spec import is_current
 from cudnn_aot.compiler.build.summary import KernelResult
 from cudnn_aot.errors import StoreError
@@ -42,7 +42,7 @@ _decoder = msgspec.json.Decoder(_Record)
 
 
 def stored_plan(
-    reader: StoreReader,
+    reader: AnyReader,
     target: str,
     graph_key: str,
     plan_key: str,
@@ -76,7 +76,7 @@ def stored_plan(
 
 
 def _kernel(
-    reader: StoreReader, item: dict[str, Any], known: dict[str, KernelResult]
+    reader: AnyReader, item: dict[str, Any], known: dict[str, KernelResult]
 ) -> KernelResult:
     """A kernel of a plan record, once the store's own record of it says the same."""
     whole = known.get(item["key"])

@@ -15,8 +15,8 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
+from cudnn_aot.cache.layers import AnyReader
 from cudnn_aot.cache.layout import providers_of
-from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.cache.spec import why_not_current
 from cudnn_aot.compiler.build.nearest import Nearest, nearest_entry
 from cudnn_aot.compiler.build.sources import Source
@@ -85,7 +85,7 @@ class StoreAnswer:
 
 
 def explain_stored(
-    reader: StoreReader,
+    reader: AnyReader,
     source: Source,
     target: Target,
     tuning: Tuning | None = None,
@@ -135,7 +135,7 @@ class _Today:
 
 
 def _held(
-    reader: StoreReader, pointer: Mapping[str, Any], source: Source, target: Target, today: _Today
+    reader: AnyReader, pointer: Mapping[str, Any], source: Source, target: Target, today: _Today
 ) -> HeldPlan:
     provider, key = today.provider, today.key
     part = providers_of(pointer).get(provider)
@@ -159,7 +159,7 @@ def _held(
 
 
 def _other_targets(
-    reader: StoreReader, graph_key: str, targets: Sequence[str]
+    reader: AnyReader, graph_key: str, targets: Sequence[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Those with a plan of a graph, and those that have it as declined."""
     built: list[str] = []
@@ -185,7 +185,7 @@ def _bounds(bounds: Mapping[str, list[int]]) -> str:
     return ", ".join(bound_words(name, low, high) for name, (low, high) in bounds.items())
 
 
-def _whole_record(reader: StoreReader, graph: str, digests: Sequence[str]) -> dict[str, Any]:
+def _whole_record(reader: AnyReader, graph: str, digests: Sequence[str]) -> dict[str, Any]:
     """The best plan record, once every byte that it needs was read; ``{}`` of a decline."""
     reader.blob(graph)
     records = [json.loads(reader.blob(digest)) for digest in digests]
@@ -199,7 +199,7 @@ def _whole_record(reader: StoreReader, graph: str, digests: Sequence[str]) -> di
 
 
 def _native(
-    reader: StoreReader,
+    reader: AnyReader,
     pointer: Mapping[str, Any],
     source: Source,
     target: Target,

@@ -1,9 +1,11 @@
-"""The stores that a process looks in: one that it is given, and one that it may add to.
+"""The stores that a process looks in: those that it is given, and one that it may add to.
 
-``CUDNN_AOT_STORE`` is read and never written. What is compiled in this process goes to the store
-at ``CUDNN_AOT_CACHE``, by default in the user's cache folder. Whatever is absent or damaged in one
-of them is looked for in the next. The first is whoever set it's word on which plan is best, as with
-measured plans, so a plan key is compared in the second alone.
+``CUDNN_AOT_STORE``, which may name several in layers, is read and never written. What is compiled
+in this process goes to the store at ``CUDNN_AOT_CACHE``, by default in the user's cache folder.
+Whatever is absent or damaged in one of them is looked for in the next. The former are whoever set
+it's word on which plan is best, as with measured plans, so a plan key is compared in the cache
+alone. With ``CUDNN_AOT_PIN`` only what is pinned is read: the cache is not, and nothing is
+compiled.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cudnn_aot.cache.layers import StoreLayers, split_layers
 from cudnn_aot.cache.layout import providers_of
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.cache.source import source_closure
@@ -28,30 +31,38 @@ if TYPE_CHECKING:
     from cudnn_aot.runtime.classes import ClassIndex, Found
 
 BASE_VARIABLE = "CUDNN_AOT_STORE"
+PIN_VARIABLE = "CUDNN_AOT_PIN"
 OVERLAY_VARIABLE = "CUDNN_AOT_CACHE"
 
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """The store to read first, if any, and the store to add to, which need not exist yet."""
+    """The stores to read first, if any, and the store to add to, which need not exist yet.
 
-    base: Path | None
+    Attributes:
+        pins: the root digest of each of the former; empty, or they alone are read.
+    """
+
+    base: tuple[Path, ...]
     overlay: Path
+    pins: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        base = f"{BASE_VARIABLE}={str(self.base)!r}" if self.base else f"{BASE_VARIABLE} unset"
-        return f"{base}, {OVERLAY_VARIABLE} {str(self.overlay)!r}"
+        base = os.pathsep.join(map(str, self.base))
+        named = f"{BASE_VARIABLE}={base!r}" if base else f"{BASE_VARIABLE} unset"
+        return f"{named}, {OVERLAY_VARIABLE} {str(self.overlay)!r}"
 
     def readers(self) -> Iterator[StoreReader]:
         """Those that exist, in the order in which they are asked.
 
         Raises:
-            NotAStoreError: the base, or what there is of the overlay, is no store.
+            NotAStoreError: one of the base, or what there is of the overlay, is no store.
+        PinError: one of the base has another root digest.
         """
-        if self.base is not None:
-            yield _reader(self.base)
-        if self.overlay.exists():
-            yield _reader(self.overlay)
+        for path, pin in zip(self.base, self.pins or [""] * len(self.base), strict=True):
+            yield _reader(path, pin)
+        if not self.pins and self.overlay.exists():
+            yield _reader(self.overlay, "")
 
     def blob(self, digest: str) -> bytes:
         """The bytes named by a digest, from any layer that has them whole.
@@ -59,12 +70,10 @@ class Layers:
         Raises:
             NotInStoreError: none has.
         """
-        for reader in self.readers():
-            try:
-                return reader.blob(digest)
-            except StoreError:
-                continue
-        raise NotInStoreError(f"blob {digest} is in no store ({self})")
+        readers = list(self.readers())
+        if not readers:
+            raise NotInStoreError(f"blob {digest} is in no store ({self})")
+        return StoreLayers(readers).blob(digest)
 
     def find(
         self,
@@ -96,7 +105,7 @@ class Layers:
     ) -> StoredPlan | None:
         """What one store has for the narrowest symbolic graph that stands for a concrete one."""
         try:
-            found = _class_index(reader.path).find(graph, target)
+            found = _class_index(reader).find(graph, target)
         except StoreError:
             return None
         if isinstance(found, list):
@@ -116,7 +125,7 @@ class Layers:
         try:
             key = graph.key()
             held = providers_of(reader.pointer(target, key))[provider]
-            if reader.path != self.base and held["plan_key"] != plan_key(graph):
+            if reader.path not in self.base and held["plan_key"] != plan_key(graph):
                 return None
             record = json.loads(self.blob(held["records"][0]))
             if (record["format"], record["graph_key"], record["target"]) != (FORMAT, key, target):
@@ -149,21 +158,29 @@ def layers() -> Layers:
     """Those of the environment.
 
     Raises:
-        UsageError: there is no place for the overlay.
+        UsageError: there is no place for the overlay, or a pin is missing.
     """
-    base, overlay = os.environ.get(BASE_VARIABLE), os.environ.get(OVERLAY_VARIABLE)
-    return Layers(Path(base) if base else None, Path(overlay) if overlay else _user_cache())
+    named, overlay = os.environ.get(BASE_VARIABLE), os.environ.get(OVERLAY_VARIABLE)
+    base = split_layers(named, BASE_VARIABLE) if named else ()
+    text = os.environ.get(PIN_VARIABLE)
+    pins = tuple(text.split(os.pathsep)) if text else ()
+    if pins and len(pins) != len(base):
+        raise UsageError(
+            f"bad {PIN_VARIABLE}: got {len(pins)} root digests, want {len(base)}, one of each "
+            f"layer of {BASE_VARIABLE}"
+        )
+    return Layers(base, Path(overlay) if overlay else _user_cache(), pins)
 
 
 _reader = functools.lru_cache(maxsize=16)(StoreReader)  # which reads what kind of store it is
 
 
 @functools.lru_cache(maxsize=16)
-def _class_index(store: Path) -> ClassIndex:
+def _class_index(reader: StoreReader) -> ClassIndex:
     """The classes of a store, as far as this process has read them."""
     from cudnn_aot.runtime.classes import ClassIndex
 
-    return ClassIndex(_reader(store))
+    return ClassIndex(reader)
 
 
 # It has a lock, which another thread may hold during a fork.

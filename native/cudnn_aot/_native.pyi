@@ -152,15 +152,31 @@ class PlanRecord:
     def check_device(self, what: str, device: int, attributes: dict[str, Any]) -> None: ...
 
 class Store:
-    """The files of a store. An empty target is any.
+    """The files of a store, or of several that lie in layers, the first before the others.
+
+    No layers are those of the environment, no digests those of it, an empty target is any.
 
     ``load`` gives the interpreter lock up once for all that it is asked for, uses several threads,
     and puts an error in the place of what failed.
     """
 
-    def __init__(self, path: builtins.bytes, target: str = "") -> None: ...
+    def __init__(
+        self, layers: Sequence[builtins.bytes], target: str = "", digests: Sequence[str] = ()
+    ) -> None: ...
     @property
-    def path(self) -> str: ...
+    def path(self) -> str:
+        """Of all layers, with ``:`` between them."""
+
+    @property
+    def layers(self) -> list[tuple[str, str]]:
+        """The path and the root digest of each; "" where it is not pinned."""
+
+    def root_digests(self) -> list[str]:
+        """Of each layer as it lies there now."""
+
+    def take_faults(self) -> list[Exception]:
+        """Those of one layer where another had what was asked for, since they were last taken."""
+
     def names(self) -> list[tuple[str, str]]: ...
     def targets(self) -> list[str]: ...
     def need_target(self, target: str) -> None: ...

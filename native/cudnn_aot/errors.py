@@ -77,6 +77,10 @@ class NotInStoreError(StoreError):
     """The store holds no such name, graph or kernel."""
 
 
+class PinError(StoreError):
+    """A store, or a document of it, is not the one that it is pinned to by its root digest."""
+
+
 class NotReproducibleError(StoreError):
     """One kernel key gave two different objects; the key misses something that a compile read."""
 

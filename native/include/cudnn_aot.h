@@ -68,7 +68,8 @@ typedef enum cudnn_aot_code {
   CUDNN_AOT_REQUIREMENT_ERROR = 7,         /* this host, driver or device does not run the plan */
   CUDNN_AOT_LAUNCH_ERROR = 8,              /* CUDA or a kernel failed */
   CUDNN_AOT_REFUSED_ERROR = 9,             /* a call does not fit the plan; nothing was launched */
-  CUDNN_AOT_INTERNAL_ERROR = 10            /* out of memory, or a fault of this library */
+  CUDNN_AOT_INTERNAL_ERROR = 10,           /* out of memory, or a fault of this library */
+  CUDNN_AOT_PIN_ERROR = 11                 /* not the store of the root digest that was asked for */
 } cudnn_aot_code;
 
 /* Operand of an error that is about none. */
@@ -90,10 +91,22 @@ CUDNN_AOT_API const char* cudnn_aot_error_rule(const cudnn_aot_error* error);   
 CUDNN_AOT_API int64_t cudnn_aot_error_operand(const cudnn_aot_error* error);     /* a uid */
 CUDNN_AOT_API void cudnn_aot_error_free(cudnn_aot_error* error);
 
-/* Opens the store at `path`, a folder; NULL for the one at CUDNN_AOT_STORE. `target` is the one
- * whose plans are wanted, or NULL. Touches no GPU. */
+/* Opens the store at `path`, a folder or a pack; NULL for those at CUDNN_AOT_STORE, with ':'
+ * between them. `target` is the one whose plans are wanted, or NULL. Touches no GPU. */
 CUDNN_AOT_API cudnn_aot_error* cudnn_aot_open(const char* path, const char* target,
                                               cudnn_aot_store** out);
+
+/* Opens stores that lie in layers: plans are those of the first that has them whole. `digests` are
+ * the root digests that they must have, one for each; NULL for those at CUDNN_AOT_PIN, if it is
+ * set. What is read later is compared with what had that digest. No layers and no
+ * digests: those at CUDNN_AOT_STORE. */
+CUDNN_AOT_API cudnn_aot_error* cudnn_aot_open_layers(int32_t num_layers, const char* const* paths,
+                                                     const char* const* digests, const char* target,
+                                                     cudnn_aot_store** out);
+
+/* Writes the root digest of a layer, as it lies there now: 64 hex digits and a zero. */
+CUDNN_AOT_API cudnn_aot_error* cudnn_aot_store_digest(const cudnn_aot_store* store, int32_t layer,
+                                                      char* out);
 CUDNN_AOT_API void cudnn_aot_store_free(cudnn_aot_store* store); /* its plans live on */
 
 /* Calls `each` for every named graph, in order of target and name. */

@@ -127,6 +127,23 @@ class Store {
     out->store_.reset(opened);
     return error;
   }
+  // The first layer before the others; `digests` are their root digests, or none.
+  static Error Open(const std::vector<std::string>& layers, const std::vector<std::string>& digests,
+                    const char* target, Store* out) {
+    std::vector<const char*> paths, pins;
+    for (const std::string& layer : layers) paths.push_back(layer.c_str());
+    for (const std::string& digest : digests) pins.push_back(digest.c_str());
+    if (pins.size() != paths.size() && !pins.empty()) pins.assign(paths.size() + 1, "");  // refused
+    cudnn_aot_store* opened = nullptr;
+    Error error = cudnn_aot_open_layers(static_cast<int32_t>(paths.size()), paths.data(),
+                                        pins.empty() ? nullptr : pins.data(), target, &opened);
+    out->store_.reset(opened);
+    return error;
+  }
+  Error Digest(int32_t layer, std::string* out) const {  // its root digest
+    out->resize(64);
+    return cudnn_aot_store_digest(get(), layer, out->data());
+  }
   Error Names(std::vector<std::pair<std::string, std::string>>* out) const {  // target, name
     auto add = [](void* names, const char* target, const char* name) {
       static_cast<decltype(out)>(names)->emplace_back(target, name);

@@ -1,4 +1,5 @@
 // The C interface of the public header: no exception and no C++ type crosses it.
+#include <algorithm>
 #include <exception>
 #include <new>
 #include <string>
@@ -29,7 +30,8 @@ static_assert(static_cast<int>(Code::kInternal) == CUDNN_AOT_INTERNAL_ERROR &&
                   static_cast<int>(Code::kDamaged) == CUDNN_AOT_DAMAGED_ERROR &&
                   static_cast<int>(Code::kStore) == CUDNN_AOT_STORE_ERROR &&
                   static_cast<int>(Code::kNotAStore) == CUDNN_AOT_NOT_A_STORE_ERROR &&
-                  static_cast<int>(Code::kUsage) == CUDNN_AOT_USAGE_ERROR,
+                  static_cast<int>(Code::kUsage) == CUDNN_AOT_USAGE_ERROR &&
+                  static_cast<int>(Code::kPin) == CUDNN_AOT_PIN_ERROR,
               "one number for each code");
 static_assert(static_cast<int>(Operand::Kind::kScalar) == CUDNN_AOT_SCALAR &&
                   static_cast<int>(Operand::Kind::kOutput) == CUDNN_AOT_OUTPUT,
@@ -118,7 +120,38 @@ void cudnn_aot_error_free(cudnn_aot_error* error) {
 }
 
 cudnn_aot_error* cudnn_aot_open(const char* path, const char* target, cudnn_aot_store** out) {
-  return Guarded([&] { *out = new cudnn_aot_store{Store(TextOf(path), TextOf(target))}; });
+  return cudnn_aot_open_layers(path == nullptr ? 0 : 1, &path, nullptr, target, out);
+}
+
+cudnn_aot_error* cudnn_aot_open_layers(int32_t num_layers, const char* const* paths,
+                                       const char* const* digests, const char* target,
+                                       cudnn_aot_store** out) {
+  return Guarded([&] {
+    cudnn_aot::Opening opening;
+    opening.target = TextOf(target);
+    if (num_layers > 0) opening.layers.assign(paths, paths + num_layers);
+    if (digests != nullptr) {
+      if (num_layers <= 0) {
+        throw cudnn_aot::StoreFailure(Code::kUsage,
+                                      "bad digest: got some for no layer, want one of each layer");
+      }
+      opening.digests.assign(digests, digests + num_layers);
+    }
+    *out = new cudnn_aot_store{Store(opening)};
+  });
+}
+
+cudnn_aot_error* cudnn_aot_store_digest(const cudnn_aot_store* store, int32_t layer, char* out) {
+  return Guarded([&] {
+    const auto& readers = store->store.layers().readers();
+    if (layer < 0 || static_cast<size_t>(layer) >= readers.size()) {
+      throw cudnn_aot::StoreFailure(Code::kUsage, "bad layer: got " + std::to_string(layer) +
+                                                      ", want one of " +
+                                                      std::to_string(readers.size()));
+    }
+    std::string digest = readers[layer].RootDigest();
+    std::copy_n(digest.c_str(), digest.size() + 1, out);
+  });
 }
 
 void cudnn_aot_store_free(cudnn_aot_store* store) { delete store; }
@@ -128,7 +161,7 @@ cudnn_aot_error* cudnn_aot_store_names(const cudnn_aot_store* store,
                                                     const char* name),
                                        void* context) {
   return Guarded([&] {
-    for (const auto& [target, name] : store->store.reader().Names()) {
+    for (const auto& [target, name] : store->store.layers().Names()) {
       each(context, target.c_str(), name.c_str());
     }
   });

@@ -24,6 +24,8 @@ const char* ClassOf(Code code) {
       return "LaunchError";
     case Code::kRefused:
       return "RefusedError";
+    case Code::kPin:
+      return "PinError";
     case Code::kSuccess:
     case Code::kInternal:
       break;

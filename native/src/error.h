@@ -21,6 +21,7 @@ enum class Code : int32_t {
   kLaunch,
   kRefused,
   kInternal,
+  kPin,
 };
 
 // "RefusedError": the class of `cudnn_aot.errors`; null for a code that has none.

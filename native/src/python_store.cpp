@@ -5,6 +5,7 @@
 #include <exception>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -38,8 +39,32 @@ std::string NameOf(const py::str& name) {
   return bytes.cast<std::string>();
 }
 
-py::str PathOf(const Store& store) {
-  const std::string& path = store.reader().path();
+// Faults that other layers made good, until somebody takes them; from any thread.
+class Faults {
+ public:
+  void Add(const StoreFailure& fault) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    faults_.push_back(std::make_exception_ptr(fault));
+  }
+  std::vector<std::exception_ptr> Take() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return std::exchange(faults_, {});
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::exception_ptr> faults_;
+};
+
+struct StoreObject {
+  Faults faults;
+  Store store;
+
+  explicit StoreObject(const Opening& opening)
+      : store(opening, [this](const StoreFailure& fault) { faults.Add(fault); }) {}
+};
+
+py::str PathText(const std::string& path) {
   return py::reinterpret_steal<py::str>(
       PyUnicode_DecodeFSDefaultAndSize(path.data(), static_cast<Py_ssize_t>(path.size())));
 }
@@ -82,9 +107,30 @@ py::list KernelsOf(const RecordObject& self) {
   return out;
 }
 
-py::tuple FindOf(const Store& store, const py::str& name, const py::str& target) {
+std::unique_ptr<StoreObject> OpenStore(const std::vector<py::bytes>& layers, const py::str& target,
+                                       std::vector<std::string> digests) {
+  Opening opening{{layers.begin(), layers.end()}, NameOf(target), std::move(digests)};
+  return WithoutGil([&] { return std::make_unique<StoreObject>(opening); });
+}
+
+// The path and the root digest of each layer, empty where it is not pinned.
+py::list LayersOf(const StoreObject& self) {
+  py::list out;
+  for (const StoreReader& reader : self.store.layers().readers()) {
+    out.append(py::make_tuple(PathText(reader.path()), reader.pin()));
+  }
+  return out;
+}
+
+py::list TakeFaults(StoreObject& self) {
+  py::list out;
+  for (const std::exception_ptr& fault : self.faults.Take()) out.append(ErrorObject(fault));
+  return out;
+}
+
+py::tuple FindOf(const StoreObject& self, const py::str& name, const py::str& target) {
   std::string asked = NameOf(name), holder = NameOf(target);
-  Found found = WithoutGil([&] { return store.Find(asked, holder); });
+  Found found = WithoutGil([&] { return self.store.Find(asked, holder); });
   py::list records;
   const Value* stored = found.pointer.Find("records");
   if (stored != nullptr && !stored->items.empty()) records.append(stored->items[0].string);
@@ -167,36 +213,49 @@ void DefineStore(py::module_& m, const py::object& plan_type) {
             CheckDevice(self.record.requirements, what, device, AttributesFrom(attributes));
           },
           py::arg("what"), py::arg("device"), py::arg("attributes"));
-  py::class_<Store>(m, "Store", "The files of a store.")
-      .def(py::init([](const py::bytes& path, const py::str& target) {
-             return std::make_unique<Store>(path, NameOf(target));
-           }),
-           py::arg("path"), py::arg("target") = "")
-      .def_property_readonly("path", &PathOf)
-      .def("names", [](const Store& self) { return self.reader().Names(); })
-      .def("targets", [](const Store& self) { return self.reader().Targets(); })
+  py::class_<StoreObject>(m, "Store", "The files of a store, or of several that lie in layers.")
+      .def(py::init(&OpenStore), py::arg("layers"), py::arg("target") = "",
+           py::arg("digests") = std::vector<std::string>())
+      .def_property_readonly(
+          "path", [](const StoreObject& self) { return PathText(self.store.layers().path()); })
+      .def_property_readonly("layers", &LayersOf)
+      .def("root_digests",
+           [](const StoreObject& self) {
+             return WithoutGil([&] {
+               std::vector<std::string> out;
+               for (const StoreReader& reader : self.store.layers().readers()) {
+                 out.push_back(reader.RootDigest());
+               }
+               return out;
+             });
+           })
+      .def("take_faults", &TakeFaults)
+      .def("names", [](const StoreObject& self) { return self.store.layers().Names(); })
+      .def("targets", [](const StoreObject& self) { return self.store.layers().Targets(); })
       .def(
           "need_target",
-          [](const Store& self, const py::str& target) { self.NeedTarget(NameOf(target)); },
+          [](const StoreObject& self, const py::str& target) {
+            self.store.NeedTarget(NameOf(target));
+          },
           py::arg("target"))
       .def(
           "holds",
-          [](const Store& self, const std::string& target, const std::string& name) {
-            return self.reader().Holds(target, name);
+          [](const StoreObject& self, const std::string& target, const std::string& name) {
+            return self.store.layers().Holds(target, name);
           },
           py::arg("target"), py::arg("name"))
       .def(
           "blob",
-          [](const Store& self, const std::string& digest) {
-            return py::bytes(WithoutGil([&] { return self.reader().Blob(digest); }));
+          [](const StoreObject& self, const std::string& digest) {
+            return py::bytes(WithoutGil([&] { return self.store.layers().Blob(digest); }));
           },
           py::arg("digest"))
       .def("find", &FindOf, py::arg("name"), py::arg("target") = "")
       .def(
           "load",
-          [type](const Store& self, const py::list& requests, const std::string& provider,
+          [type](const StoreObject& self, const py::list& requests, const std::string& provider,
                  const Host* host, const py::object& hook, const py::dict& refusals) {
-            return LoadAll(self, requests, provider, host, hook, refusals, type);
+            return LoadAll(self.store, requests, provider, host, hook, refusals, type);
           },
           py::arg("requests"), py::arg("provider") = "", py::arg("host") = py::none(),
           py::arg("hook") = py::none(), py::arg("refusals") = py::dict());

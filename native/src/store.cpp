@@ -16,14 +16,54 @@ namespace {
 
 constexpr int64_t kRecordFormat = 1;
 constexpr char kVariable[] = "CUDNN_AOT_STORE";
+constexpr char kPinVariable[] = "CUDNN_AOT_PIN";
 
 [[noreturn]] void Fail(Code code, const std::string& message) { throw StoreFailure(code, message); }
 
-std::string PathOf(const std::string& path) {
-  if (!path.empty()) return path;
-  const char* value = std::getenv(kVariable);
-  if (value != nullptr && *value != '\0') return value;
-  Fail(Code::kUsage, std::string("no store: pass a path or set ") + kVariable);
+std::vector<std::string> PartsOf(const char* variable, const char* what) {
+  std::vector<std::string> out;
+  const char* value = std::getenv(variable);
+  if (value == nullptr || *value == '\0') return out;
+  std::string text = value;
+  for (size_t at = 0; at <= text.size();) {
+    size_t end = std::min(text.find(':', at), text.size());
+    if (end == at) {
+      Fail(Code::kUsage, std::string(variable) + ": got " + Quoted(text) + ", want " + what +
+                             " with ':' between them and no empty one");
+    }
+    out.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return out;
+}
+
+std::vector<std::string> PathsOf(const Opening& opening) {
+  std::vector<std::string> out = opening.layers;
+  if (out.empty()) out = PartsOf(kVariable, "folders or packs");
+  if (out.empty()) {
+    Fail(Code::kUsage, std::string("no store: pass a path or set ") + kVariable);
+  }
+  return out;
+}
+
+std::vector<std::string> DigestsOf(const Opening& opening, size_t layers) {
+  std::string what = "digest";
+  std::vector<std::string> out = opening.digests;
+  if (out.empty()) {
+    what = kPinVariable;
+    out = PartsOf(kPinVariable, "root digests");
+  }
+  for (const std::string& digest : out) {
+    if (!IsDigest(digest)) {
+      Fail(Code::kUsage, "bad " + what + ": got " + Quoted(digest) + ", want 64 hex digits");
+    }
+  }
+  if (!out.empty() && out.size() != layers) {
+    Fail(Code::kUsage, "bad " + what + ": got " + std::to_string(out.size()) +
+                           " root digests, want " + std::to_string(layers) +
+                           ", one of each layer, so that none is read that is not pinned");
+  }
+  return out;
 }
 
 // The texts of a list, none where there is no list.
@@ -99,54 +139,70 @@ void CheckRecord(const Value& record, const std::string& name, const Found& foun
 
 }  // namespace
 
-Store::Store(const std::string& path, const std::string& target)
-    : reader_(PathOf(path)), target_(target) {
-  if (!target.empty()) NeedTarget(target);
+Store::Store(const Opening& opening, StoreLayers::Note note)
+    : layers_(PathsOf(opening), DigestsOf(opening, PathsOf(opening).size()), std::move(note)),
+      target_(opening.target) {
+  if (!target_.empty()) NeedTarget(target_);
 }
 
-Found Store::Find(const std::string& name, const std::string& target) const {
+// What `use` makes of what lies under a name or a key: that of the first layer of which it, and all
+// that it reads, is whole.
+template <typename Use>
+auto Store::FirstUsable(const std::string& name, const std::string& target, Use use) const {
   std::string holder = target.empty() ? target_ : target;
   bool is_chosen = !holder.empty();
   if (!is_chosen) holder = OnlyTarget(name);
-  Found out;
+  auto of_key = [&](Found found) {
+    return layers_.FirstGood([&](const StoreReader& reader) {
+      found.pointer = reader.Pointer(holder, found.graph_key);
+      return use(found);
+    });
+  };
   try {
-    if (IsDigest(name)) {
-      out.pointer = reader_.Pointer(holder, name);
-      out.graph_key = name;
-    } else {
+    if (IsDigest(name)) return of_key({{}, holder, name, {}});
+    return layers_.FirstGood([&](const StoreReader& reader) {
       Value entry;
       try {
-        entry = reader_.Name(holder, name);
+        entry = reader.Name(holder, name);
       } catch (const StoreFailure& error) {
         if (error.code != Code::kNotInStore) throw;
-        Absent(name, holder);
+        if (!layers_.Holds(holder, name)) Absent(name, holder);
+        throw;
       }
       const Value* key = entry.Find("graph_key");
       if (key == nullptr) {
         Fail(Code::kDamaged, "name " + Quoted(name) + " for " + holder + " states no graph key");
       }
-      out.uids = UidsOf(entry);
-      out.graph_key = key->string;
-      out.pointer = reader_.Pointer(holder, out.graph_key);
-    }
+      return of_key({UidsOf(entry), holder, key->string, {}});
+    });
   } catch (const StoreFailure& error) {
     // Only now, since looking for a target costs as much as reading a document.
     bool is_absent = error.code == Code::kNotInStore || error.code == Code::kUsage;
     if (is_chosen && is_absent) NeedTarget(holder);
     throw;
   }
-  out.target = holder;
-  return out;
 }
 
-PlanRecord Store::Read(const Request& request, const std::string& provider,
+Found Store::Find(const std::string& name, const std::string& target) const {
+  return FirstUsable(name, target, [](const Found& found) { return found; });
+}
+
+// A blob that a document names.
+std::string Store::Part(const std::string& digest) const {
+  try {
+    return layers_.Blob(digest);
+  } catch (const StoreFailure& error) {
+    if (error.code != Code::kNotInStore) throw;
+    Fail(Code::kDamaged, error.what());
+  }
+}
+
+PlanRecord Store::Read(const std::string& name, const Found& found, const std::string& provider,
                        const Host* host) const {
-  const std::string& name = request.label.empty() ? request.name : request.label;
-  Found found = Find(request.name, request.target);
   Held held(found.pointer);
   if (!provider.empty()) {
     held = PartOf(provider, found.pointer,
-                  "store " + Quoted(reader_.path()) + " holds no plan of " + Quoted(provider) +
+                  "store " + Quoted(layers_.path()) + " holds no plan of " + Quoted(provider) +
                       " for " + Quoted(name) + "; it has those of: ");
   }
   if (held.is_declined) {
@@ -159,7 +215,7 @@ PlanRecord Store::Read(const Request& request, const std::string& provider,
   std::string text;
   Value document;
   try {
-    text = reader_.Blob(digest);
+    text = Part(digest);
     document = ParseJson(text);
   } catch (const StoreFailure& error) {
     Fail(error.code, "plan " + Quoted(name) + " for " + found.target + ": " + error.what());
@@ -167,7 +223,7 @@ PlanRecord Store::Read(const Request& request, const std::string& provider,
     Fail(Code::kDamaged, "plan record " + digest + " of " + Quoted(name) + " is no JSON");
   }
   CheckRecord(document, name, found, digest);
-  PlanRecord out = ParsePlanRecord(name, std::move(found.uids), document);
+  PlanRecord out = ParsePlanRecord(name, found.uids, document);
   if (host != nullptr) CheckHost(out.requirements, out.What(), *host);
   out.bytes = static_cast<int64_t>(text.size());
   out.text = std::move(text);
@@ -177,17 +233,24 @@ PlanRecord Store::Read(const Request& request, const std::string& provider,
 std::vector<Answer> Store::Load(const std::vector<Request>& requests, const std::string& provider,
                                 const Host* host, bool kernels) const {
   std::vector<Answer> out(requests.size());
-  auto read = [this](const std::string& digest) { return reader_.Blob(digest); };
+  auto part = [this](const std::string& digest) { return Part(digest); };
   ForEachInParallel(requests.size(), [&](size_t i) {
     int64_t began = NowNs();
-    PlanRecord& record = out[i].record;
+    const Request& request = requests[i];
+    const std::string& label = request.label.empty() ? request.name : request.label;
     try {
-      record = Read(requests[i], provider, host);
-      if (kernels && record.blobs.empty()) out[i].plan = LoadPlan(&record, read, {});
+      out[i] = FirstUsable(request.name, request.target, [&](const Found& found) {
+        Answer answer;
+        answer.record = Read(label, found, provider, host);
+        if (kernels && answer.record.blobs.empty()) {
+          answer.plan = LoadPlan(&answer.record, part, {});
+        }
+        return answer;
+      });
     } catch (...) {
       out[i].error = std::current_exception();
     }
-    record.ns = NowNs() - began;
+    out[i].record.ns = NowNs() - began;
   });
   return out;
 }
@@ -195,15 +258,18 @@ std::vector<Answer> Store::Load(const std::vector<Request>& requests, const std:
 std::unique_ptr<StoredPlan> Store::Load(const std::string& name, const std::string& target,
                                         const std::string& provider) const {
   auto out = std::make_unique<StoredPlan>();
-  PlanRecord& record = out->record = Read({name, target, ""}, provider, &ThisHost());
-  if (!record.blobs.empty()) {
-    throw RequirementFailure(record.What() + " cannot run here: it is a plan of cuDNN " +
-                             record.requirements.cudnn +
-                             ", which Python alone executes: want one of provider 'native'");
-  }
-  LoadTvmFfi();
-  auto plan =
-      LoadPlan(&record, [this](const std::string& digest) { return reader_.Blob(digest); }, {});
+  auto part = [this](const std::string& digest) { return Part(digest); };
+  auto plan = FirstUsable(name, target, [&](const Found& found) {
+    PlanRecord& record = out->record = Read(name, found, provider, &ThisHost());
+    if (!record.blobs.empty()) {
+      throw RequirementFailure(record.What() + " cannot run here: it is a plan of cuDNN " +
+                               record.requirements.cudnn +
+                               ", which Python alone executes: want one of provider 'native'");
+    }
+    LoadTvmFfi();
+    return LoadPlan(&record, part, {});
+  });
+  const PlanRecord& record = out->record;
   auto hook = [what = record.What(), needed = record.requirements](int device) {
     LoadCudart();
     if (device == Devices::kCurrent) return;
@@ -214,15 +280,15 @@ std::unique_ptr<StoredPlan> Store::Load(const std::string& name, const std::stri
 }
 
 void Store::NeedTarget(const std::string& target) const {
-  if (reader_.HasTarget(target)) return;
-  std::vector<std::string> held = reader_.Targets();
+  if (layers_.HasTarget(target)) return;
+  std::vector<std::string> held = layers_.Targets();
   Fail(Code::kNotInStore,
-       "store " + Quoted(reader_.path()) + " holds nothing for target " + Quoted(target) +
+       "store " + Quoted(layers_.path()) + " holds nothing for target " + Quoted(target) +
            "; it has: " + (held.empty() ? "no target at all" : Join(held, ", ")));
 }
 
 std::string Store::OnlyTarget(const std::string& name) const {
-  std::vector<std::string> holders = reader_.Holders(name);
+  std::vector<std::string> holders = layers_.Holders(name);
   if (holders.empty()) Absent(name, "");
   if (holders.size() == 1) return holders[0];
   Fail(Code::kUsage, Quoted(name) + " is stored for " + Join(holders, ", ") +
@@ -232,10 +298,10 @@ std::string Store::OnlyTarget(const std::string& name) const {
 void Store::Absent(const std::string& name, const std::string& target) const {
   std::string message = "no graph named " + Quoted(name);
   if (!target.empty()) message += " for " + target;
-  message += " in store " + Quoted(reader_.path());
+  message += " in store " + Quoted(layers_.path());
   std::set<std::string> names;
   std::vector<std::string> elsewhere;
-  for (const auto& [holder, entry] : reader_.Names()) {
+  for (const auto& [holder, entry] : layers_.Names()) {
     if (entry == name && !target.empty()) elsewhere.push_back(holder);
     if (target.empty() || holder == target) names.insert(entry);
   }

@@ -14,7 +14,7 @@
 #include "executor.h"
 #include "plan_record.h"
 #include "requirements.h"
-#include "store_reader.h"
+#include "store_layers.h"
 
 namespace cudnn_aot {
 
@@ -45,25 +45,29 @@ struct StoredPlan {
   std::unique_ptr<Executor> executor;
 };
 
+// What is opened: the first layer before the others.
+struct Opening {
+  std::vector<std::string> layers;   // paths; none: those of CUDNN_AOT_STORE
+  std::string target;                // empty: any
+  std::vector<std::string> digests;  // the root digest of each; none: those of CUDNN_AOT_PIN
+};
+
 // Immutable: any number of threads may load plans at once.
 class Store {
  public:
-  // An empty `path` stands for CUDNN_AOT_STORE, an empty `target` for any. Throws StoreFailure.
-  Store(const std::string& path, const std::string& target);
+  // Throws StoreFailure.
+  explicit Store(const Opening& opening, StoreLayers::Note note = {});
 
-  const StoreReader& reader() const { return reader_; }
+  const StoreLayers& layers() const { return layers_; }
 
   // Throws StoreFailure unless there is a plan or a name for the target.
   void NeedTarget(const std::string& target) const;
 
   Found Find(const std::string& name, const std::string& target) const;
 
-  // Reads the record of the best plan of a graph, of any provider if that is empty, and checks that
-  // the host runs it unless null. Nothing is loaded. Throws StoreFailure and RequirementFailure.
-  PlanRecord Read(const Request& request, const std::string& provider, const Host* host) const;
-
-  // The same for many, on several threads, and with `kernels` their plans, of records without
-  // blobs; libtvm_ffi is loaded by then. Answers are in the order of the requests.
+  // Reads the record of the best plan of each graph, of any provider if that is empty, and checks
+  // that the host runs it unless null; on several threads. With `kernels` their plans are loaded,
+  // of records without blobs; libtvm_ffi is by then. Answers are in the order of the requests.
   std::vector<Answer> Load(const std::vector<Request>& requests, const std::string& provider,
                            const Host* host, bool kernels) const;
 
@@ -73,10 +77,15 @@ class Store {
                                    const std::string& provider) const;
 
  private:
+  template <typename Use>
+  auto FirstUsable(const std::string& name, const std::string& target, Use use) const;
+  PlanRecord Read(const std::string& name, const Found& found, const std::string& provider,
+                  const Host* host) const;
+  std::string Part(const std::string& digest) const;
   std::string OnlyTarget(const std::string& name) const;
   [[noreturn]] void Absent(const std::string& name, const std::string& target) const;
 
-  StoreReader reader_;
+  StoreLayers layers_;
   std::string target_;
 };
 

@@ -1,9 +1,6 @@
 #include "store_reader.h"
 
-#include <dirent.h>
-#include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
@@ -25,30 +22,6 @@ constexpr char kStoreFile[] = "store.json";
 constexpr size_t kMaxNameBytes = 240;  // a file name has 255, and ".json" must fit
 constexpr std::string_view kJson = ".json";
 
-// ---- Files ----------------------------------------------------------------------------------
-
-// All bytes of a regular file that is no link; the number of an error otherwise.
-int ReadRegular(const std::string& path, std::string* out) {
-  // Without O_NONBLOCK opening a FIFO waits for somebody to write into it.
-  int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
-  if (fd < 0) return errno;
-  struct stat status;
-  int error = fstat(fd, &status) != 0 ? errno : S_ISREG(status.st_mode) ? 0 : EINVAL;
-  out->resize(error == 0 ? static_cast<size_t>(status.st_size) + 1 : 0);
-  size_t size = 0;
-  while (error == 0) {
-    ssize_t got = read(fd, out->data() + size, out->size() - size);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) error = errno;
-    if (got <= 0) break;
-    size += static_cast<size_t>(got);
-    if (size == out->size()) out->resize(2 * size);
-  }
-  close(fd);
-  out->resize(size);
-  return error;
-}
-
 // What an error says of something that is no file of a store, whoever asks; null for others.
 const char* WhyNoFile(int error) {
   switch (error) {
@@ -60,25 +33,14 @@ const char* WhyNoFile(int error) {
       return "it is not a regular file";
     case ENOTDIR:
       return "what should be its folder is none";
+    case EBADMSG:  // of an entry of a pack
+      return "the bytes after it are not zero";
     default:
       return nullptr;
   }
 }
 
 // ---- Names ----------------------------------------------------------------------------------
-
-// A path as it is shown: without empty components and those that are '.'.
-std::string Tidy(const std::string& path) {
-  std::string out;
-  for (size_t at = 0; at < path.size();) {
-    size_t end = std::min(path.find('/', at), path.size());
-    std::string part = path.substr(at, end - at);
-    if (!part.empty() && part != ".") out += (out.empty() && path[0] != '/' ? "" : "/") + part;
-    at = end + 1;
-  }
-  if (!out.empty()) return out;
-  return path[0] == '/' ? "/" : ".";
-}
 
 // A graph or target name as one file name: percent-encoded, never hidden, never a path.
 std::string Percent(const std::string& name) {
@@ -159,6 +121,15 @@ bool IsNameFile(const std::string& file, std::string* name) {
   return IsDocument(file, &stem) && DecodeName(stem, name);
 }
 
+// Whether a file two folders down, `kind` being the first, is a document of the store.
+bool IsDocumentPath(std::string_view kind, const std::string& folder, const std::string& file) {
+  std::string stem, name;
+  if (!IsDocument(file, &stem)) return false;
+  if (kind == "kernels") return IsDigest(stem) && stem.substr(0, 2) == folder;
+  if (!DecodeName(folder, &name)) return false;
+  return kind == "names" ? DecodeName(stem, &name) : IsDigest(stem);
+}
+
 // ---- Documents ------------------------------------------------------------------------------
 
 std::string ShownNumber(const Value* value) {
@@ -202,14 +173,20 @@ bool States(const Value& document, const char* field, const std::string& text) {
   return found != nullptr && found->kind == Value::Kind::kString && found->string == text;
 }
 
+std::string RootOf(const std::map<std::string, std::string>& documents) {
+  std::string lines;
+  for (const auto& [path, digest] : documents) lines += digest + "  " + path + "\n";
+  return Sha256Hex(lines);
+}
+
 [[noreturn]] void NotAStore(const std::string& message) {
   throw StoreFailure(Code::kNotAStore, message);
 }
 
-void CheckFormat(const std::string& path) {
+void CheckFormat(const std::string& path, const StoreFiles& files) {
   std::string file = path + "/" + kStoreFile;
   std::string data;
-  int error = ReadRegular(file, &data);
+  int error = files.Read(kStoreFile, &data);
   struct stat status;
   if (error == ENOENT || error == ENOTDIR) {
     if (stat(path.c_str(), &status) != 0) {
@@ -237,6 +214,10 @@ void CheckFormat(const std::string& path) {
               ", this version of cudnn-aot reads format " + std::to_string(kFormat) +
               ": update cudnn-aot");
   }
+  if (CanonicalJson(document) + "\n" != data) {
+    throw StoreFailure(Code::kDamaged,
+                       file + " is damaged: it is not in the form in which it was written");
+  }
 }
 
 }  // namespace
@@ -245,31 +226,98 @@ bool IsDigest(const std::string& text) {
   return text.size() == 64 && text.find_first_not_of("0123456789abcdef") == text.npos;
 }
 
-StoreReader::StoreReader(const std::string& path) : path_(Tidy(path)) { CheckFormat(path_); }
+std::string TidyPath(const std::string& path) {
+  std::string out;
+  for (size_t at = 0; at < path.size();) {
+    size_t end = std::min(path.find('/', at), path.size());
+    std::string part = path.substr(at, end - at);
+    if (!part.empty() && part != ".") out += (out.empty() && path[0] != '/' ? "" : "/") + part;
+    at = end + 1;
+  }
+  if (!out.empty()) return out;
+  return path[0] == '/' ? "/" : ".";
+}
+
+StoreReader::StoreReader(const std::string& path, const std::string& digest, std::string whole)
+    : path_(TidyPath(path)), whole_(std::move(whole)), files_(OpenStoreFiles(path_)), pin_(digest) {
+  CheckFormat(path_, *files_);
+  if (pin_.empty()) return;
+  NeedDigest("root digest", pin_);
+  pinned_ = HashDocuments();
+  std::string got = RootOf(pinned_);
+  if (got != pin_) {
+    throw StoreFailure(Code::kPin, "store " + Quoted(path_) +
+                                       " is not the pinned one: got root digest " + got +
+                                       ", want " + pin_);
+  }
+}
+
+std::string StoreReader::RootDigest() const { return RootOf(HashDocuments()); }
+
+// The SHA-256 of each document's bytes, by its path; they are compared with nothing.
+std::map<std::string, std::string> StoreReader::HashDocuments() const {
+  std::map<std::string, std::string> out;
+  for (const char* kind : {"classes", "kernels", "names", "plans"}) {
+    Visit(kind, [&](const std::string& folder) {
+      std::string relative = std::string(kind) + "/" + folder;
+      Visit(relative, [&](const std::string& file) {
+        std::string path = relative + "/" + file;
+        if (IsDocumentPath(kind, folder, file))
+          out[path] = Sha256Hex(Read(path, "file " + Quoted(path)));
+        return true;
+      });
+      return true;
+    });
+  }
+  return out;
+}
 
 void StoreReader::Damaged(const std::string& relative, const std::string& what) const {
   throw StoreFailure(Code::kDamaged, path_ + "/" + relative + " is damaged: " + what);
 }
 
 std::string StoreReader::Read(const std::string& relative, const std::string& what) const {
-  std::string file = path_ + "/" + relative;
   std::string data;
-  int error = ReadRegular(file, &data);
+  int error = files_->Read(relative, &data);
   if (error == 0) return data;
   if (error == ENOENT) {
-    throw StoreFailure(Code::kNotInStore, what + " is not in the store " + Quoted(path_));
+    throw StoreFailure(Code::kNotInStore, what + " is not in the store " + Quoted(whole_));
   }
   if (const char* reason = WhyNoFile(error)) Damaged(relative, reason);
   std::string reason = std::strerror(error);
   std::transform(reason.begin(), reason.end(), reason.begin(),
                  [](char c) { return std::tolower(c); });
-  throw StoreFailure(Code::kStore, "cannot read " + Quoted(file) + ": " + reason);
+  throw StoreFailure(Code::kStore, "cannot read " + Quoted(path_ + "/" + relative) + ": " + reason);
+}
+
+// That a document, null for one that is not there, is what was hashed when the store was opened.
+void StoreReader::CheckPinned(const std::string& relative, const std::string* data) const {
+  if (pin_.empty()) return;
+  auto found = pinned_.find(relative);
+  const char* change = nullptr;
+  if (data == nullptr) {
+    if (found != pinned_.end()) change = "it was removed";
+  } else if (found == pinned_.end()) {
+    change = "it was added";
+  } else if (Sha256Hex(*data) != found->second) {
+    change = "it was changed";
+  }
+  if (change == nullptr) return;
+  throw StoreFailure(Code::kPin, path_ + "/" + relative + " is not what was pinned: " + change +
+                                     " after the store was opened; open it anew");
 }
 
 Value StoreReader::Document(const std::string& relative, const std::string& what) const {
+  std::string data, fault;
+  try {
+    data = Read(relative, what);
+  } catch (const StoreFailure& failure) {
+    if (failure.code == Code::kNotInStore) CheckPinned(relative, nullptr);
+    throw;
+  }
+  CheckPinned(relative, &data);
   Value out;
-  std::string fault;
-  if (!ParseDocument(Read(relative, what), &out, &fault)) Damaged(relative, fault);
+  if (!ParseDocument(data, &out, &fault)) Damaged(relative, fault);
   return out;
 }
 
@@ -302,18 +350,9 @@ Value StoreReader::Name(const std::string& target, const std::string& name) cons
 // Hands out the entries of a folder of the store, none if it is none, until `visit` returns false.
 void StoreReader::Visit(const std::string& relative,
                         const std::function<bool(const std::string&)>& visit) const {
-  std::string folder = path_ + "/" + relative;
-  struct stat status;
-  if (lstat(folder.c_str(), &status) != 0 || !S_ISDIR(status.st_mode)) return;
-  DIR* listed = opendir(folder.c_str());
-  if (listed == nullptr) {
-    if (errno == ENOENT) return;
-    throw StoreFailure(Code::kStore, "cannot list " + folder + ": " + std::strerror(errno));
-  }
-  std::unique_ptr<DIR, int (*)(DIR*)> held(listed, closedir);
-  while (const dirent* entry = readdir(listed)) {
-    std::string name = entry->d_name;
-    if (name != "." && name != ".." && !visit(name)) return;
+  if (int error = files_->List(relative, visit)) {
+    throw StoreFailure(Code::kStore,
+                       "cannot list " + path_ + "/" + relative + ": " + std::strerror(error));
   }
 }
 
@@ -369,8 +408,7 @@ bool StoreReader::HasTarget(const std::string& target) const {
 
 bool StoreReader::Holds(const std::string& target, const std::string& name) const {
   std::string file = IsDigest(name) ? PointerPath(target, name) : NamePath(target, name);
-  struct stat status;
-  return lstat((path_ + "/" + file).c_str(), &status) == 0;
+  return files_->Has(file);
 }
 
 std::vector<std::string> StoreReader::Holders(const std::string& name) const {

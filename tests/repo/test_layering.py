@@ -57,20 +57,20 @@ ALLOWED = {
         "cudnn_aot.errors",
         "cudnn_aot._native",
         "cudnn_aot.cache.canonical",
-        "cudnn_aot.cache.reader",
+        "cudnn_aot.cache.layers",
         "cudnn_aot.cache.layout",
     ),
     # Asks for targets by name; imported when somebody asks for one.
     "cudnn_aot.runtime.validity": (
         "cudnn_aot.errors",
-        "cudnn_aot.cache.reader",
+        "cudnn_aot.cache.layers",
         "cudnn_aot.compiler.target",
         "cudnn_aot.runtime",
     ),
     # Only for who hands a graph over: no module of the runtime imports it before (tested below).
     "cudnn_aot.runtime.classes": (
         "cudnn_aot.errors",
-        "cudnn_aot.cache.reader",
+        "cudnn_aot.cache.layers",
         "cudnn_aot.compiler.graph",
         "cudnn_aot.compiler.formats",
     ),

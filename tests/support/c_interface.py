@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +95,8 @@ def library() -> ctypes.CDLL:
     loaded = ctypes.CDLL(str(LIBRARY))
     for name in (
         "version", "code_name", "error_code", "error_message", "error_rule", "error_operand",
-        "error_free", "open", "store_free", "store_names", "store_plan", "plan_free",
+        "error_free", "open", "open_layers", "store_digest", "store_free", "store_names",
+        "store_plan", "plan_free",
         "plan_get_info", "plan_operand", "plan_symbol", "plan_uid", "plan_layout",
         "plan_workspace_bytes", "plan_prepare", "plan_execute",
     ):  # fmt: skip
@@ -229,11 +230,35 @@ class Plan:
         )
 
 
+def _texts(texts: Sequence[str] | None) -> Any:
+    return None if texts is None else (ctypes.c_char_p * len(texts))(*map(_text, texts))
+
+
 class Store:
-    def __init__(self, path: str | Path | None, target: str | None = None) -> None:
+    """``path`` is one store or a list of layers, with ``digests`` or without."""
+
+    def __init__(
+        self,
+        path: str | Path | Sequence[str | Path] | None,
+        target: str | None = None,
+        digests: Sequence[str] | None = None,
+    ) -> None:
         self.handle = ctypes.c_void_p()
-        folder = None if path is None else str(path)
-        raise_error(C.cudnn_aot_open(_text(folder), _text(target), ctypes.byref(self.handle)))
+        out = ctypes.byref(self.handle)
+        if digests is None and (path is None or isinstance(path, (str, Path))):
+            folder = None if path is None else str(path)
+            raise_error(C.cudnn_aot_open(_text(folder), _text(target), out))
+            return
+        layers = [path] if isinstance(path, (str, Path)) else list(path or ())
+        paths = _texts(list(map(str, layers)))
+        raise_error(
+            C.cudnn_aot_open_layers(len(layers), paths, _texts(digests), _text(target), out)
+        )
+
+    def digest(self, layer: int = 0) -> str:
+        out = ctypes.create_string_buffer(65)
+        raise_error(C.cudnn_aot_store_digest(self.handle, layer, out))
+        return out.value.decode()
 
     def __del__(self) -> None:
         C.cudnn_aot_store_free(self.handle)

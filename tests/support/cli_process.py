@@ -11,7 +11,7 @@ from cudnn_aot.compiler.formats import graph_json
 from cudnn_aot.compiler.graph.enums import data_type
 from cudnn_aot.compiler.graph.graph import Graph
 
-SETTINGS = ("CUDNN_AOT_STORE", "CUDNN_AOT_FORBID_COMPILE", "CUDNN_AOT_DEBUG")
+SETTINGS = ("CUDNN_AOT_STORE", "CUDNN_AOT_PIN", "CUDNN_AOT_FORBID_COMPILE", "CUDNN_AOT_DEBUG")
 
 
 def run_cli(

@@ -36,14 +36,16 @@ def put_plan(
     symbol_name: str = "scale",
     key: str = "",
     graph: bytes = b"{}",
+    version: int = 1,
     **record: Any,
 ) -> str:
     """Publish one plan under a name; returns the digest of its kernel's blob.
 
-    ``key`` and ``graph`` are those of a real graph, whose text is stored.
+    ``key`` and ``graph`` are those of a real graph, whose text is stored; ``version`` is that of
+    the kernel library, whose results tell it.
     """
     key = key or graph_key(name)
-    data = library()
+    data = library(version)
     blob = writer.put_blob(data)
     spec = {"template": "by hand", "symbol": symbol_name}
     part = {"sha256": blob, "bytes": len(data)}

@@ -15,6 +15,7 @@ from cudnn_aot.recipes.gemm import host
 
 SETTINGS = (
     "CUDNN_AOT_STORE",
+    "CUDNN_AOT_PIN",
     "CUDNN_AOT_TARGET",
     "CUDNN_AOT_FORBID_COMPILE",
     "CUDNN_AOT_OPT_IN_ENGINES",

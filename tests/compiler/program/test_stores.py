@@ -26,6 +26,7 @@ from cudnn_aot.errors import (
     CompileForbiddenError,
     NotAStoreError,
     NotInStoreError,
+    PinError,
     RefusedError,
     StoreError,
     UsageError,
@@ -65,7 +66,7 @@ def test_the_next_process_only_loads(linear, filled, monkeypatch):
 
 def test_what_a_store_is_is_read_once(linear, filled, monkeypatch):
     linear().graph.build()
-    monkeypatch.setattr(reader, "read_format", lambda _: pytest.fail("it was read again"))
+    monkeypatch.setattr(reader, "read_format", lambda *_: pytest.fail("it was read again"))
     linear().graph.build()
 
 
@@ -450,7 +451,7 @@ def test_a_path_that_is_no_store(linear, tmp_path, monkeypatch):
 def test_the_overlay_is_in_the_user_s_cache_by_default(monkeypatch, tmp_path):
     monkeypatch.delenv("CUDNN_AOT_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert layers().overlay == tmp_path / "cudnn-aot" / "store" and layers().base is None
+    assert layers().overlay == tmp_path / "cudnn-aot" / "store" and layers().base == ()
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     monkeypatch.setenv("HOME", "/somewhere")
     assert layers().overlay == Path("/somewhere/.cache/cudnn-aot/store")
@@ -461,3 +462,52 @@ def test_the_overlay_is_in_the_user_s_cache_by_default(monkeypatch, tmp_path):
     monkeypatch.setattr(Path, "home", no_home)
     with pytest.raises(UsageError, match="set CUDNN_AOT_CACHE"):
         layers()
+
+
+# Layers and pins
+
+
+def test_the_base_may_lie_in_layers(linear, of_a_class, filled, empty_overlay, monkeypatch):
+    """Each has what the other has not: the plan of a graph, and that of a class."""
+    monkeypatch.setenv("CUDNN_AOT_FORBID_COMPILE", "1")
+    for stores in ((of_a_class, filled), (filled, of_a_class)):
+        monkeypatch.setenv("CUDNN_AOT_STORE", ":".join(map(str, stores)))
+        for rows in (4, 7):
+            it = linear(rows=rows)
+            it.graph.build()
+            assert not planned(it.graph) and not empty_overlay.exists()
+            it.graph.execute(it.pack())
+            it.check()
+    monkeypatch.setenv("CUDNN_AOT_STORE", f"{filled}:")
+    with pytest.raises(UsageError, match="CUDNN_AOT_STORE: got .*, want folders or packs"):
+        linear().graph.build()
+
+
+def test_with_a_pin_nothing_else_is_read_or_compiled(
+    linear, of_a_class, filled, tmp_path, monkeypatch
+):
+    digest = StoreReader(filled).root_digest()
+    monkeypatch.setenv("CUDNN_AOT_STORE", str(filled))
+    monkeypatch.setenv("CUDNN_AOT_CACHE", str(of_a_class))
+    monkeypatch.setenv("CUDNN_AOT_PIN", digest)
+    it = linear()
+    it.graph.build()
+    it.graph.execute(it.pack())
+    it.check()
+    before = StoreReader(of_a_class).root_digest()
+    it = linear(rows=7)
+    it.graph.build()
+    assert planned(it.graph)  # of the pinned kernels, although the cache has a plan
+    with pytest.raises(CompileForbiddenError, match="compiling is forbidden by CUDNN_AOT_PIN"):
+        linear(io="HALF").graph.build()
+    assert StoreReader(of_a_class).root_digest() == before
+    monkeypatch.setenv("CUDNN_AOT_PIN", "0" * 64)
+    with pytest.raises(PinError, match=f"got root digest {digest}, want 0000"):
+        linear().graph.build()
+    monkeypatch.setenv("CUDNN_AOT_PIN", f"{digest}:{digest}")
+    with pytest.raises(UsageError, match="got 2 root digests, want 1, one of each layer"):
+        linear().graph.build()
+    monkeypatch.delenv("CUDNN_AOT_PIN")
+    it = linear(rows=7)
+    it.graph.build()
+    assert not planned(it.graph)

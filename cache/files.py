@@ -1,0 +1,96 @@
+"""The files that a store is made of, in a folder or in one pack file; readers do not know which.
+
+Paths are relative to the store, with forward slashes. What the system refuses is an OSError, as of
+the calls of `os`: ENOENT for what is not there, and the numbers of `reader._NO_FILE` for what is no
+file of a store.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+# Without O_NONBLOCK opening a FIFO waits for somebody to write into it.
+_READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What lies at a path, a symbolic link being neither a file nor a folder."""
+
+    is_file: bool
+    is_folder: bool
+    size: int  # in bytes, of a file
+
+
+class StoreFiles(Protocol):
+    """The files of one store. All that a reader asks of them."""
+
+    def read(self, relative: str) -> bytes:
+        """All bytes of a regular file that is no link."""
+
+    def status(self, relative: str) -> Status | None:
+        """What lies there, None for nothing."""
+
+    def entries(self, folder: str) -> Sequence[tuple[str, bool]]:
+        """(name, whether it is a folder) of all that lies in a folder, sorted; "" is the root."""
+
+
+class Folder:
+    """The files of a store that is a folder."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._root = os.fspath(path)
+
+    def read(self, relative: str) -> bytes:
+        # A build asks thousands of times: joining paths would cost as much as reading.
+        return read_regular(f"{self._root}/{relative}")
+
+    def status(self, relative: str) -> Status | None:
+        try:
+            found = os.lstat(f"{self._root}/{relative}")
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return Status(stat.S_ISREG(found.st_mode), stat.S_ISDIR(found.st_mode), found.st_size)
+
+    def entries(self, folder: str) -> Sequence[tuple[str, bool]]:
+        with os.scandir(f"{self._root}/{folder}" if folder else self._root) as found:
+            return sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in found)
+
+
+def open_files(path: str | os.PathLike[str]) -> StoreFiles:
+    """The files of the store at ``path``, which may be reached through a link.
+
+    Raises:
+        NotAStoreError: it is a file and no pack.
+        DamagedError: it is a pack whose index is not what was written.
+    """
+    if Path(path).is_file():
+        from cudnn_aot.cache.pack import Pack
+
+        return Pack(path)
+    return Folder(path)
+
+
+def read_regular(path: str | Path) -> bytes:
+    """All bytes of a regular file that is no link; raises OSError."""
+    descriptor = os.open(path, _READ_FLAGS)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+        size = status.st_size
+        data = os.read(descriptor, size + 1)
+        if size and len(data) == size:  # fewer than were asked for: there are no more
+            return data
+        parts = [data]
+        while data and (data := os.read(descriptor, max(size, 1) + 1)):
+            parts.append(data)
+        return b"".join(parts)
+    finally:
+        os.close(descriptor)
