@@ -73,7 +73,9 @@ class Store {
                                    const std::string& provider) const;
 
  private:
+  // The target that holds a name; of several the one whose plan is for hosts as this one is.
   std::string OnlyTarget(const std::string& name) const;
+  bool IsForThisHost(const std::string& name, const std::string& target) const;
   [[noreturn]] void Absent(const std::string& name, const std::string& target) const;
 
   StoreReader reader_;

@@ -289,9 +289,13 @@ def fields(spec: KernelSpec) -> dict:
     [
         (
             {"host_triple": "aarch64-linux-gnu"},
+            "host_level is 'x86-64-v3', want '', its one level, for aarch64-linux-gnu",
+        ),
+        (
+            {"host_triple": "aarch64-linux-gnu", "host_level": ""},
             "cannot compile for the host 'aarch64-linux-gnu' on",
         ),
-        ({"host_level": "x86-64-v9"}, "unknown host level 'x86-64-v9', want one of x86-64, "),
+        ({"host_level": "x86-64-v9"}, "host_level is 'x86-64-v9', want one of x86-64, "),
         ({"toolchain": {"dsl_flavor": "cu13"}}, "the DSL has no code generator _cutlass_ir.cu13."),
         ({"options": ("--no-such-option",)}, "did not compile: "),
     ],

@@ -199,12 +199,11 @@ def test_a_key_names_requirements_and_not_devices() -> None:
     assert kernel_spec(template, {"scale": 1}, h100) == kernel_spec(template, {"scale": 1}, h200)
 
 
-def test_the_driver_floor_must_be_the_flavours() -> None:
-    target = replace(load_target("h200"), driver_min=12040)
-    with pytest.raises(UsageError, match="has driver_min 12040, want 12090 for flavour cu12"):
-        kernel_spec("toys.kernels.elementwise:device", {"scale": 1}, target)
+def test_the_driver_floor_is_the_flavours() -> None:
+    """It is a requirement of the kernel, told by the flavour that compiled it."""
     assert toy_store.toy_spec("device").driver_min == 12090
     assert toy_store.toy_spec("host").driver_min == 0
+    assert replace(SPEC, toolchain={"dsl_flavor": "cu13"}).driver_min == 13000
 
 
 class _Wheel:
