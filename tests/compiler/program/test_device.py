@@ -23,7 +23,7 @@ def test_the_current_device_names_the_target():
     run(
         GRAPH
         + """
-assert choose_target().name == "h200"
+assert choose_target().target.name == "h200"
 g, _ = make()
 g.create_execution_plans()
 assert g.get_plan_name_at_index(0).startswith("gemm.sm90.persistent[")
