@@ -125,16 +125,26 @@ def _compile(spec: KernelSpec, store: StoreWriter, pool: CompilerPool) -> None:
             "symbol": export.SYMBOL,
             "object": {"sha256": sha256_hex(compiled), "bytes": len(compiled)},
             "blob": {"sha256": blob, "bytes": len(linked.data)},
-            "requirements": {
-                "gpu_arch": spec.gpu_arch,
-                "smem_optin_bytes": made.smem_bytes,
-                "driver_min": spec.driver_min,
-                "host_triple": spec.host_triple,
-                "host_level": spec.host_level,
-                "glibc_min": linked.glibc_min,
-            },
+            "requirements": requirements_of(spec, made.smem_bytes, linked.glibc_min),
         }
     )
+
+
+def requirements_of(spec: KernelSpec, smem_optin_bytes: int, glibc_min: str) -> dict[str, Any]:
+    """What a machine must have to run the kernel of a spec; nothing of the target that it was for.
+
+    Args:
+        smem_optin_bytes: opt-in shared memory that its template asks for; 0 for none.
+        glibc_min: lowest glibc that has its symbols; empty for any.
+    """
+    return {
+        "gpu_arch": spec.gpu_arch,
+        "smem_optin_bytes": smem_optin_bytes,
+        "driver_min": spec.driver_min,
+        "host_triple": spec.host_triple,
+        "host_level": spec.host_level,
+        "glibc_min": glibc_min,
+    }
 
 
 def _check_host(spec: KernelSpec) -> None:
@@ -143,4 +153,11 @@ def _check_host(spec: KernelSpec) -> None:
         raise CompileError(f"kernel {spec.template}: {fault}")
 
 
-__all__ = ["CompilerPool", "KernelEntry", "WaitNotice", "compile_cached", "stored_kernel"]
+__all__ = [
+    "CompilerPool",
+    "KernelEntry",
+    "WaitNotice",
+    "compile_cached",
+    "requirements_of",
+    "stored_kernel",
+]

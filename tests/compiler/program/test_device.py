@@ -5,8 +5,16 @@ Kernels are compiled; nothing computes.
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 from cuda_stand_in import run
+
+import cudnn_aot as cudnn
+from cudnn_aot.compiler.build.driver import build
+from cudnn_aot.compiler.formats import graph_json
+from cudnn_aot.compiler.target.target import load_target
 
 GRAPH = """
 import cudnn_aot as cudnn
@@ -51,3 +59,60 @@ copy.execute({tensor.uid: buffer for tensor, buffer in pack.items()}, room)
     )
     streams = [line.split(" stream ")[1].split()[0] for line in log if "launch " in line]
     assert streams == ["0xabc", "0xdef", "(nil)"]
+
+
+@pytest.fixture(scope="module")
+def hopper_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store built for an H100, and for a slice that no shipped target is."""
+    folder = tmp_path_factory.mktemp("hopper")
+    slice_ = load_target("h100").descriptor() | {"name": "my_slice", "sm_count": 24}
+    (folder / "slice.json").write_text(json.dumps(slice_))
+    graphs = {}
+    for target, rows in (("h100", 64), (folder / "slice.json", 128)):
+        graph = cudnn.pygraph("linear", "HALF", "FLOAT", "FLOAT")
+        a, b = graph.tensor([1, rows, 64]), graph.tensor([1, 64, 64])
+        graph.relu(graph.bias(graph.matmul(a, b), graph.tensor([1, 1, 64]))).set_output(True)
+        graphs[target] = folder / f"{rows}.json"
+        graphs[target].write_text(graph_json.dumps(graph))
+        build([graphs[target]], [str(target)], folder / "store")
+    return folder / "store"
+
+
+@pytest.mark.parametrize(
+    ("device", "is_served"),
+    [
+        ({}, True),
+        ({"sm_count": 78}, True),
+        ({"sm_count": 16, "l2": 6553600}, True),
+        ({"major": 10, "sm_count": 148}, False),
+    ],
+    ids=["h200", "h20", "mig", "b200"],
+)
+def test_what_is_stored_for_other_targets_serves_a_device_that_meets_it(
+    hopper_store: Path, device: dict[str, int], is_served: bool
+) -> None:
+    run(
+        f"""
+import os
+os.environ |= {{"CUDNN_AOT_STORE": {str(hopper_store)!r}, "CUDNN_AOT_FORBID_COMPILE": "1"}}
+"""
+        + GRAPH
+        + f"""
+for rows, holder in ((64, "h100"), (128, "my_slice")):
+    g = cudnn.pygraph("linear", "HALF", "FLOAT", "FLOAT")
+    a, b = g.tensor([1, rows, 64]), g.tensor([1, 64, 64])
+    g.relu(g.bias(g.matmul(a, b), g.tensor([1, 1, 64]))).set_output(True)
+    try: g.build()
+    except errors.Error as error: said = str(error)
+    else: said = ""
+    assert (said == "") is {is_served}, said
+    if {is_served}:
+        assert g._program.current.plan.target == holder, g._program.current.plan
+named = cudnn.pygraph("linear", "HALF", "FLOAT", "FLOAT", target="h200")
+a, b = named.tensor([1, 64, 64]), named.tensor([1, 64, 64])
+named.relu(named.bias(named.matmul(a, b), named.tensor([1, 1, 64]))).set_output(True)
+named.build()  # planned for it, with the kernel that is there
+assert named._program.current.plan.target == "h200"
+""",
+        **device,
+    )
