@@ -61,56 +61,51 @@ copy.execute({tensor.uid: buffer for tensor, buffer in pack.items()}, room)
     assert streams == ["0xabc", "0xdef", "(nil)"]
 
 
-@pytest.fixture(scope="module")
-def hopper_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+DEVICES = {
+    "h200": ({}, True),
+    "h20": ({"sm_count": 78}, True),
+    "mig": ({"sm_count": 16, "l2": 6553600}, True),
+    "b200": ({"major": 10, "sm_count": 148}, False),
+}
+
+
+def test_what_is_stored_for_other_targets_serves_a_device_that_meets_it(tmp_path: Path) -> None:
     """A store built for an H100, and for a slice that no shipped target is."""
-    folder = tmp_path_factory.mktemp("hopper")
     slice_ = load_target("h100").descriptor() | {"name": "my_slice", "sm_count": 24}
-    (folder / "slice.json").write_text(json.dumps(slice_))
-    graphs = {}
-    for target, rows in (("h100", 64), (folder / "slice.json", 128)):
+    (tmp_path / "slice.json").write_text(json.dumps(slice_))
+    for target, uid in (("h100", 4), (tmp_path / "slice.json", 99)):  # two graphs of one kernel
         graph = cudnn.pygraph("linear", "HALF", "FLOAT", "FLOAT")
-        a, b = graph.tensor([1, rows, 64]), graph.tensor([1, 64, 64])
-        graph.relu(graph.bias(graph.matmul(a, b), graph.tensor([1, 1, 64]))).set_output(True)
-        graphs[target] = folder / f"{rows}.json"
-        graphs[target].write_text(graph_json.dumps(graph))
-        build([graphs[target]], [str(target)], folder / "store")
-    return folder / "store"
+        a, b, bias = (graph.tensor(dim) for dim in ([1, 64, 64], [1, 64, 64], [1, 1, 64]))
+        graph.relu(graph.bias(graph.matmul(a, b), bias)).set_uid(uid).set_output(True)
+        path = tmp_path / f"{uid}.json"
+        path.write_text(graph_json.dumps(graph))
+        build([path], [str(target)], tmp_path / "store")
+    for device, is_served in DEVICES.values():
+        served_on(device, is_served, tmp_path / "store")
 
 
-@pytest.mark.parametrize(
-    ("device", "is_served"),
-    [
-        ({}, True),
-        ({"sm_count": 78}, True),
-        ({"sm_count": 16, "l2": 6553600}, True),
-        ({"major": 10, "sm_count": 148}, False),
-    ],
-    ids=["h200", "h20", "mig", "b200"],
-)
-def test_what_is_stored_for_other_targets_serves_a_device_that_meets_it(
-    hopper_store: Path, device: dict[str, int], is_served: bool
-) -> None:
+def served_on(device: dict[str, int], is_served: bool, store: Path) -> None:
     run(
         f"""
 import os
-os.environ |= {{"CUDNN_AOT_STORE": {str(hopper_store)!r}, "CUDNN_AOT_FORBID_COMPILE": "1"}}
+os.environ |= {{"CUDNN_AOT_STORE": {str(store)!r}, "CUDNN_AOT_FORBID_COMPILE": "1"}}
 """
         + GRAPH
         + f"""
-for rows, holder in ((64, "h100"), (128, "my_slice")):
-    g = cudnn.pygraph("linear", "HALF", "FLOAT", "FLOAT")
-    a, b = g.tensor([1, rows, 64]), g.tensor([1, 64, 64])
-    g.relu(g.bias(g.matmul(a, b), g.tensor([1, 1, 64]))).set_output(True)
+def declare(uid, **kwargs):
+    g = cudnn.pygraph("linear", "HALF", "FLOAT", "FLOAT", **kwargs)
+    a, b, bias = (g.tensor(dim) for dim in ([1, 64, 64], [1, 64, 64], [1, 1, 64]))
+    g.relu(g.bias(g.matmul(a, b), bias)).set_uid(uid).set_output(True)
+    return g
+for uid, holder in ((4, "h100"), (99, "my_slice")):
+    g = declare(uid)
     try: g.build()
     except errors.Error as error: said = str(error)
     else: said = ""
     assert (said == "") is {is_served}, said
     if {is_served}:
         assert g._program.current.plan.target == holder, g._program.current.plan
-named = cudnn.pygraph("linear", "HALF", "FLOAT", "FLOAT", target="h200")
-a, b = named.tensor([1, 64, 64]), named.tensor([1, 64, 64])
-named.relu(named.bias(named.matmul(a, b), named.tensor([1, 1, 64]))).set_output(True)
+named = declare(4, target="h200")
 named.build()  # planned for it, with the kernel that is there
 assert named._program.current.plan.target == "h200"
 """,
