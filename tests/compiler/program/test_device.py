@@ -75,7 +75,7 @@ def test_what_is_stored_for_other_targets_serves_a_device_that_meets_it(tmp_path
     (tmp_path / "slice.json").write_text(json.dumps(slice_))
     for target, uid in (("h100", 4), (tmp_path / "slice.json", 99)):  # two graphs of one kernel
         graph = cudnn.pygraph("linear", "HALF", "FLOAT", "FLOAT")
-        a, b, bias = (graph.tensor(dim) for dim in ([1, 64, 64], [1, 64, 64], [1, 1, 64]))
+        a, b, bias = (graph.tensor(dim) for dim in ([1, 64, 63], [1, 63, 64], [1, 1, 64]))
         graph.relu(graph.bias(graph.matmul(a, b), bias)).set_uid(uid).set_output(True)
         path = tmp_path / f"{uid}.json"
         path.write_text(graph_json.dumps(graph))
@@ -94,7 +94,7 @@ os.environ |= {{"CUDNN_AOT_STORE": {str(store)!r}, "CUDNN_AOT_FORBID_COMPILE": "
         + f"""
 def declare(uid, **kwargs):
     g = cudnn.pygraph("linear", "HALF", "FLOAT", "FLOAT", **kwargs)
-    a, b, bias = (g.tensor(dim) for dim in ([1, 64, 64], [1, 64, 64], [1, 1, 64]))
+    a, b, bias = (g.tensor(dim) for dim in ([1, 64, 63], [1, 63, 64], [1, 1, 64]))
     g.relu(g.bias(g.matmul(a, b), bias)).set_uid(uid).set_output(True)
     return g
 for uid, holder in ((4, "h100"), (99, "my_slice")):

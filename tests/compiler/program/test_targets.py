@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+import cudnn_aot as cudnn
 from cudnn_aot import _native
 from cudnn_aot.compiler.program import targets
+from cudnn_aot.compiler.target.target import load_target
 from cudnn_aot.errors import RequirementError, UsageError
 from cudnn_aot.runtime import requirements
 
@@ -22,6 +26,23 @@ def device(monkeypatch, **changes):
     found = H200 | changes
     monkeypatch.setattr(targets, "_current_device", lambda: found)
     return found
+
+
+def test_a_descriptor_file_stands_where_a_name_does(linear, monkeypatch, tmp_path):
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(load_target("cpu").descriptor() | {"name": "my_cpu"}))
+    its = linear(target=str(path))
+    its.graph.build()
+    assert its.graph._program.current.plan.target == "my_cpu"
+    its.graph.execute(its.pack())
+    its.check()
+    monkeypatch.setenv(targets.VARIABLE, str(path))
+    by_variable = linear(target=None)
+    by_variable.graph.build()
+    assert by_variable.graph._program.current.plan.target == "my_cpu"
+    copy = cudnn.pygraph()
+    copy.deserialize(by_variable.graph.serialize())
+    assert copy._program.target == load_target(str(path))
 
 
 @pytest.fixture
