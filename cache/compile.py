@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import platform
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,6 +15,7 @@ from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.cache.spec import KernelSpec
 from cudnn_aot.cache.switch import FORBID_VARIABLE
 from cudnn_aot.cache.writer import StoreWriter
+from cudnn_aot.compiler.target.host import why_not_built_here, why_not_host
 from cudnn_aot.errors import CompileError, CompileForbiddenError, StoreError
 
 # Called while another builder compiles the kernel: who ("pid 12 on host"), seconds waited so far.
@@ -126,27 +125,39 @@ def _compile(spec: KernelSpec, store: StoreWriter, pool: CompilerPool) -> None:
             "symbol": export.SYMBOL,
             "object": {"sha256": sha256_hex(compiled), "bytes": len(compiled)},
             "blob": {"sha256": blob, "bytes": len(linked.data)},
-            "requirements": {
-                "gpu_arch": spec.gpu_arch,
-                "smem_optin_bytes": made.smem_bytes,
-                "driver_min": spec.driver_min,
-                "host_triple": spec.host_triple,
-                "host_level": spec.host_level,
-                "glibc_min": linked.glibc_min,
-            },
+            "requirements": requirements_of(spec, made.smem_bytes, linked.glibc_min),
         }
     )
 
 
+def requirements_of(spec: KernelSpec, smem_optin_bytes: int, glibc_min: str) -> dict[str, Any]:
+    """What a machine must have to run the kernel of a spec; nothing of the target that it was for.
+
+    Args:
+        smem_optin_bytes: opt-in shared memory that its template asks for; 0 for none.
+        glibc_min: lowest glibc that has its symbols; empty for any.
+    """
+    return {
+        "gpu_arch": spec.gpu_arch,
+        "smem_optin_bytes": smem_optin_bytes,
+        "driver_min": spec.driver_min,
+        "host_triple": spec.host_triple,
+        "host_level": spec.host_level,
+        "glibc_min": glibc_min,
+    }
+
+
 def _check_host(spec: KernelSpec) -> None:
-    here = f"{platform.machine()}-linux-gnu" if sys.platform == "linux" else sys.platform
-    if spec.host_triple != here:
-        raise CompileError(
-            f"cannot compile for the host {spec.host_triple!r} on {here!r}: build on such a host"
-        )
-    if spec.host_level not in export.HOST_FEATURES:
-        known = ", ".join(export.HOST_FEATURES)
-        raise CompileError(f"unknown host level {spec.host_level!r}, want one of {known}")
+    fault = why_not_host(spec.host_triple, spec.host_level) or why_not_built_here(spec.host_triple)
+    if fault is not None:
+        raise CompileError(f"kernel {spec.template}: {fault}")
 
 
-__all__ = ["CompilerPool", "KernelEntry", "WaitNotice", "compile_cached", "stored_kernel"]
+__all__ = [
+    "CompilerPool",
+    "KernelEntry",
+    "WaitNotice",
+    "compile_cached",
+    "requirements_of",
+    "stored_kernel",
+]

@@ -6,6 +6,7 @@ from cudnn_aot.cache.switch import is_compile_forbidden
 from cudnn_aot.cli.options import (
     choose_store,
     engines_option,
+    host_option,
     json_option,
     split_list,
     store_option,
@@ -30,6 +31,7 @@ from cudnn_aot.errors import UsageError
     metavar="T[,T]",
     help="Targets to build for: names (see `cudnn-aot targets`) or target files.",
 )
+@host_option
 @store_option
 @click.option(
     "--jobs",
@@ -50,6 +52,7 @@ from cudnn_aot.errors import UsageError
 def build(
     graphs: tuple[str, ...],
     targets: tuple[str, ...],
+    host: str | None,
     store: str | None,
     jobs: str,
     engines: tuple[str, ...],
@@ -87,6 +90,7 @@ def build(
             tuning=tuning,
             progress=progress,
             engines=split_list(engines) or ("native",),
+            host=host,
         )
     for line in _complaints(summary):
         complain(line)

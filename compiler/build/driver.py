@@ -40,8 +40,9 @@ from cudnn_aot.compiler.planning.plan import hints, plan_graph, plan_key
 from cudnn_aot.compiler.planning.planned import Planned
 from cudnn_aot.compiler.planning.providers import provider_order
 from cudnn_aot.compiler.planning.tuning import Tuning, load_tuning
+from cudnn_aot.compiler.target.host import why_not_built_here
 from cudnn_aot.compiler.target.target import Target, load_target
-from cudnn_aot.errors import UsageError, cudnnGraphNotSupportedError
+from cudnn_aot.errors import CompileError, UsageError, cudnnGraphNotSupportedError
 
 
 @dataclass(slots=True)
@@ -83,6 +84,7 @@ def build(
     tuning: str | Path | None = None,
     progress: ProgressCallback = silent,
     engines: Sequence[str] = ("native",),
+    host: str | None = None,
 ) -> BuildSummary:
     """Build every graph of ``files`` for every target into ``store``.
 
@@ -96,8 +98,10 @@ def build(
         tuning: file of measured plans, which come before those that the heuristics rank.
         progress: called from the calling thread only.
         engines: providers to ask, of ``manifest.PROVIDERS``; what others have made stays.
+        host: ``TRIPLE[/LEVEL]`` in place of each target's own host.
 
     Raises:
+        CompileError: the host is one that no kernel can be compiled for here.
         UsageError: no or unknown target, an unknown provider, a path that is not a store, one name
             for two graphs, a tuning file that is none.
         StoreError: the store cannot be written.
@@ -108,7 +112,9 @@ def build(
     if not targets:
         raise UsageError("no target given: name at least one")
     engines = check_providers(engines)
-    loaded_targets = _load_targets(targets)
+    loaded_targets = _load_targets(targets, host)
+    if "native" in engines and not forbid_compile:
+        _need_builder(loaded_targets)
     measured = None if tuning is None else load_tuning(tuning)
     workers = jobs if jobs is not None else auto_jobs()
     if workers < 1:
@@ -139,14 +145,21 @@ def build(
     )
 
 
-def _load_targets(names: Sequence[str]) -> dict[str, Target]:
+def _load_targets(names: Sequence[str], host: str | None) -> dict[str, Target]:
     loaded: dict[str, Target] = {}
-    for target in map(load_target, names):
+    for target in (load_target(name, host) for name in names):
         if loaded.setdefault(target.name, target) != target:
             raise UsageError(
                 f"two different descriptors are named {target.name!r}: give one another name"
             )
     return loaded
+
+
+def _need_builder(targets: Mapping[str, Target]) -> None:
+    """Refuse at once what would fail at the first kernel, after all the planning."""
+    for target in targets.values():
+        if fault := why_not_built_here(target.host_triple):
+            raise CompileError(f"target {target.name}: {fault}")
 
 
 def _for_targets(

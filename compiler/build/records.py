@@ -11,9 +11,9 @@ from cudnn_aot.cache.compile import KernelEntry
 from cudnn_aot.cache.layout import providers_of
 from cudnn_aot.compiler.planning.manifest import PROVIDERS
 from cudnn_aot.compiler.planning.planned import Planned, PlannedRange
+from cudnn_aot.compiler.target.host import LEVELS
 
 FORMAT = 1
-_HOST_LEVELS = ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4")
 
 
 def plan_record(
@@ -125,5 +125,5 @@ def _stricter(field: str, a: Any, b: Any) -> Any:
     if field == "glibc_min":
         return max(a, b, key=lambda version: tuple(int(part) for part in str(version).split(".")))
     if field == "host_level":
-        return max(a, b, key=_HOST_LEVELS.index)
+        return max(a, b, key=LEVELS["x86_64-linux-gnu"].index)
     raise ValueError(f"requirement {field!r} differs between kernels of one plan: {a!r} and {b!r}")

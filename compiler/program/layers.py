@@ -23,8 +23,16 @@ from cudnn_aot.cache.layout import providers_of
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.cache.source import source_closure
 from cudnn_aot.compiler.program.built import Bound, StoredPlan, planned_of
-from cudnn_aot.errors import CompileError, NotInStoreError, StoreError, UsageError
+from cudnn_aot.compiler.program.targets import nearest_targets
+from cudnn_aot.errors import (
+    CompileError,
+    NotInStoreError,
+    RequirementError,
+    StoreError,
+    UsageError,
+)
 from cudnn_aot.runtime.plan import FORMAT
+from cudnn_aot.runtime.requirements import Requirements
 
 if TYPE_CHECKING:
     from cudnn_aot.compiler.graph.graph import Graph
@@ -81,27 +89,53 @@ class Layers:
         target: str,
         plan_key: Callable[[Graph], str],
         provider: str = "native",
+        device: Mapping[str, Any] | None = None,
     ) -> StoredPlan | None:
         """The best stored plan of a provider for a graph, else of a symbolic graph of which it is a
         case.
 
+        With the attributes of a device, a plan of the first store for another target will do where
+        it has none for this one, if device and host meet what that plan requires.
         In the overlay it must have been made under a plan key, ``plan_key`` of the stored graph.
         Its kernels' sources must be today's. The tools that compiled them need not be here.
         """
-        for reader in self.readers():
-            stored = self._plan(reader, target, graph, plan_key, provider)
+        places = [
+            (reader, holder)
+            for reader in self.readers()
+            for holder in self._holders(reader, target, device)
+        ]
+        for reader, holder in places:
+            meets = None if holder == target else device
+            stored = self._plan(reader, holder, graph, plan_key, provider, meets)
             if stored is not None:
                 return stored
         if provider != "native" or graph.canonical().symbols:
             return None
-        for reader in self.readers():
-            stored = self._class_plan(reader, target, graph, plan_key)
+        for reader, holder in places:
+            meets = None if holder == target else device
+            stored = self._class_plan(reader, holder, graph, plan_key, meets)
             if stored is not None:
                 return stored
         return None
 
+    def _holders(
+        self, reader: StoreReader, target: str, device: Mapping[str, Any] | None
+    ) -> list[str]:
+        """Whose plans are looked at in a store: those of the target, then of the nearest others."""
+        if device is None or reader.path != self.base:
+            return [target]
+        nearest = [other.name for other in nearest_targets(device)]
+        held = set(reader.targets()) - {target}
+        known = [name for name in nearest if name in held]
+        return [target, *known, *sorted(held - set(known))]
+
     def _class_plan(
-        self, reader: StoreReader, target: str, graph: Graph, plan_key: Callable[[Graph], str]
+        self,
+        reader: StoreReader,
+        target: str,
+        graph: Graph,
+        plan_key: Callable[[Graph], str],
+        meets: Mapping[str, Any] | None,
     ) -> StoredPlan | None:
         """What one store has for the narrowest symbolic graph that stands for a concrete one."""
         try:
@@ -110,7 +144,8 @@ class Layers:
             return None
         if isinstance(found, list):
             return None
-        return self._plan(reader, target, found.member.pattern.graph, plan_key, "native", found)
+        stored_graph = found.member.pattern.graph
+        return self._plan(reader, target, stored_graph, plan_key, "native", meets, found)
 
     def _plan(
         self,
@@ -119,9 +154,12 @@ class Layers:
         graph: Graph,
         plan_key: Callable[[Graph], str],
         provider: str,
+        meets: Mapping[str, Any] | None,
         found: Found | None = None,
     ) -> StoredPlan | None:
-        """What one store has for a graph, if it can be used as it is; bound to what was found."""
+        """What one store has for a graph, if it can be used as it is, on the device ``meets`` if
+        that is given; bound to what was found.
+        """
         try:
             key = graph.key()
             held = providers_of(reader.pointer(target, key))[provider]
@@ -130,12 +168,16 @@ class Layers:
             record = json.loads(self.blob(held["records"][0]))
             if (record["format"], record["graph_key"], record["target"]) != (FORMAT, key, target):
                 return None
+            if meets is not None:
+                needed = Requirements.from_record(record["requirements"])
+                needed.check_host(key)
+                needed.check_device(key, 0, meets)
             specs = [self._spec(kernel) for kernel in record["kernels"]]
             for blob in record.get("blobs", ()):
                 self.blob(blob["blob"])  # there and whole
             bound = None if found is None else _values(found, record["table"])
             return StoredPlan(record, planned_of(record, specs, bound), self.blob, bound)
-        except (StoreError, CompileError, LookupError, TypeError, ValueError):
+        except (StoreError, CompileError, RequirementError, LookupError, TypeError, ValueError):
             return None
 
     def _spec(self, kernel: dict[str, Any]) -> dict[str, Any]:

@@ -291,8 +291,23 @@ std::string Store::OnlyTarget(const std::string& name) const {
   std::vector<std::string> holders = layers_.Holders(name);
   if (holders.empty()) Absent(name, "");
   if (holders.size() == 1) return holders[0];
+  std::vector<std::string> fitting;
+  for (const std::string& holder : holders) {
+    if (IsForThisHost(name, holder)) fitting.push_back(holder);
+  }
+  if (fitting.size() == 1) return fitting[0];
   Fail(Code::kUsage, Quoted(name) + " is stored for " + Join(holders, ", ") +
                          ": choose one with plan(" + Quoted(name) + ", target=...)");
+}
+
+bool Store::IsForThisHost(const std::string& name, const std::string& target) const {
+  try {
+    Read({name, target, ""}, "", &ThisHost());
+  } catch (const RequirementFailure&) {
+    return false;
+  } catch (const std::exception&) {  // declined or damaged: who takes it is told
+  }
+  return true;
 }
 
 void Store::Absent(const std::string& name, const std::string& target) const {

@@ -82,7 +82,9 @@ class Store {
   PlanRecord Read(const std::string& name, const Found& found, const std::string& provider,
                   const Host* host) const;
   std::string Part(const std::string& digest) const;
+  // The target that holds a name; of several the one whose plan is for hosts as this one is.
   std::string OnlyTarget(const std::string& name) const;
+  bool IsForThisHost(const std::string& name, const std::string& target) const;
   [[noreturn]] void Absent(const std::string& name, const std::string& target) const;
 
   StoreLayers layers_;

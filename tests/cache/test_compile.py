@@ -20,8 +20,9 @@ from cudnn_aot.cache import layout
 from cudnn_aot.cache.canonical import sha256_hex
 from cudnn_aot.cache.compile import CompilerPool, compile_cached
 from cudnn_aot.cache.reader import StoreReader
-from cudnn_aot.cache.spec import KernelSpec
+from cudnn_aot.cache.spec import KernelSpec, kernel_spec
 from cudnn_aot.cache.writer import StoreWriter
+from cudnn_aot.compiler.target.target import load_target
 from cudnn_aot.errors import CompileError, CompileForbiddenError, NotReproducibleError
 
 
@@ -252,6 +253,43 @@ def test_sources_that_change_after_planning(tmp_path: Path, pool: CompilerPool) 
         compile_cached(stale, writer, pool)
 
 
+def test_an_edit_recompiles_the_kernels_that_read_it_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two families with two kernels each, one of which imports what is edited."""
+    recipes = tmp_path / "recipes"
+    ignored = shutil.ignore_patterns("__pycache__", "faulty.py")
+    for family in ("alpha", "beta"):
+        copy = recipes / family
+        shutil.copytree(toy_store.RECIPES / "toys", copy, ignore=ignored)
+        scaled = copy / "kernels" / "elementwise.py"
+        scaled.write_text(scaled.read_text().replace("recipes.toys.", f"recipes.{family}."))
+        own = copy / "kernels" / "plain.py"
+        own.write_text(
+            scaled.read_text()
+            .replace(f"from cudnn_aot.recipes.{family}.kernels.scaling import scaled\n", "")
+            .replace("scaled(x[i], scale)", "x[i] * scale")
+        )
+    monkeypatch.setattr(cudnn_aot.recipes, "__path__", [*cudnn_aot.recipes.__path__, str(recipes)])
+    templates = [
+        f"{f}.kernels.{m}:host" for f in ("alpha", "beta") for m in ("elementwise", "plain")
+    ]
+
+    def compiled(writer: StoreWriter, own: CompilerPool) -> set[str]:
+        specs = [kernel_spec(t, {"scale": 2.0}, load_target("cpu")) for t in templates]
+        return {s.template for s in specs if compile_cached(s, writer, own).compiled}
+
+    with StoreWriter(tmp_path / "store") as writer, CompilerPool(1) as own:
+        assert compiled(writer, own) == set(templates)
+        assert compiled(writer, own) == set()
+        edited = recipes / "beta" / "kernels" / "scaling.py"
+        edited.write_text(edited.read_text() + "# a comment\n")
+        assert compiled(writer, own) == {"beta.kernels.elementwise:host"}
+        (recipes / "beta" / "facts.py").write_text("# what plans is no source of a kernel\n")
+        (recipes / "beta" / "kernels" / "new.py").write_text("# a kernel that nobody asked for\n")
+        assert compiled(writer, own) == set()
+
+
 def test_stale_byte_code_is_not_run(
     tmp_path: Path, pool: CompilerPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,9 +304,6 @@ def test_stale_byte_code_is_not_run(
     module.write_text("def host(params):\n    raise ValueError('new')\n")
     os.utime(module, ns=(status.st_atime_ns, status.st_mtime_ns))
     monkeypatch.setattr(cudnn_aot.recipes, "__path__", [*cudnn_aot.recipes.__path__, str(recipes)])
-    from cudnn_aot.cache.spec import kernel_spec
-    from cudnn_aot.compiler.target.target import load_target
-
     spec = kernel_spec("tools.kernels.stale:host", {}, load_target("cpu"))
     with (
         StoreWriter(tmp_path / "store") as writer,
@@ -289,9 +324,13 @@ def fields(spec: KernelSpec) -> dict:
     [
         (
             {"host_triple": "aarch64-linux-gnu"},
+            "host_level is 'x86-64-v3', want '', its one level, for aarch64-linux-gnu",
+        ),
+        (
+            {"host_triple": "aarch64-linux-gnu", "host_level": ""},
             "cannot compile for the host 'aarch64-linux-gnu' on",
         ),
-        ({"host_level": "x86-64-v9"}, "unknown host level 'x86-64-v9', want one of x86-64, "),
+        ({"host_level": "x86-64-v9"}, "host_level is 'x86-64-v9', want one of x86-64, "),
         ({"toolchain": {"dsl_flavor": "cu13"}}, "the DSL has no code generator _cutlass_ir.cu13."),
         ({"options": ("--no-such-option",)}, "did not compile: "),
     ],

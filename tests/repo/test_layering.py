@@ -67,6 +67,8 @@ ALLOWED = {
         "cudnn_aot.compiler.target",
         "cudnn_aot.runtime",
     ),
+    # Knows descriptors when somebody gives one.
+    "cudnn_aot.runtime.targets": ("cudnn_aot.errors", "cudnn_aot.compiler.target"),
     # Only for who hands a graph over: no module of the runtime imports it before (tested below).
     "cudnn_aot.runtime.classes": (
         "cudnn_aot.errors",
