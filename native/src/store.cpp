@@ -302,7 +302,8 @@ std::string Store::OnlyTarget(const std::string& name) const {
 
 bool Store::IsForThisHost(const std::string& name, const std::string& target) const {
   try {
-    Read({name, target, ""}, "", &ThisHost());
+    FirstUsable(name, target,
+                [&](const Found& found) { return Read(name, found, "", &ThisHost()); });
   } catch (const RequirementFailure&) {
     return false;
   } catch (const std::exception&) {  // declined or damaged: who takes it is told
