@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cudnn_aot import _native
 from cudnn_aot.cache.layout import providers_of
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.cache.source import source_closure
@@ -52,6 +53,10 @@ class Layers:
             yield _reader(self.base)
         if self.overlay.exists():
             yield _reader(self.overlay)
+
+    def hold(self, store: Path, target: str, graph_key: str) -> None:
+        """Keep ``prune`` off what one of them has of a graph, as long as this process lives."""
+        _held(store).take(target, graph_key)
 
     def blob(self, digest: str) -> bytes:
         """The bytes named by a digest, from any layer that has them whole.
@@ -115,6 +120,7 @@ class Layers:
         """What one store has for a graph, if it can be used as it is; bound to what was found."""
         try:
             key = graph.key()
+            self.hold(reader.path, target, key)
             held = providers_of(reader.pointer(target, key))[provider]
             if reader.path != self.base and held["plan_key"] != plan_key(graph):
                 return None
@@ -156,6 +162,11 @@ def layers() -> Layers:
 
 
 _reader = functools.lru_cache(maxsize=16)(StoreReader)  # which reads what kind of store it is
+
+
+@functools.cache  # none is given up
+def _held(store: Path) -> _native.HeldGraphs:
+    return _native.HeldGraphs(os.fsencode(store))
 
 
 @functools.lru_cache(maxsize=16)

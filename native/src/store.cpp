@@ -100,7 +100,7 @@ void CheckRecord(const Value& record, const std::string& name, const Found& foun
 }  // namespace
 
 Store::Store(const std::string& path, const std::string& target)
-    : reader_(PathOf(path)), target_(target) {
+    : reader_(PathOf(path)), held_(std::make_shared<HeldGraphs>(reader_.path())), target_(target) {
   if (!target.empty()) NeedTarget(target);
 }
 
@@ -111,6 +111,7 @@ Found Store::Find(const std::string& name, const std::string& target) const {
   Found out;
   try {
     if (IsDigest(name)) {
+      held_->Take(holder, name);
       out.pointer = reader_.Pointer(holder, name);
       out.graph_key = name;
     } else {
@@ -127,6 +128,7 @@ Found Store::Find(const std::string& name, const std::string& target) const {
       }
       out.uids = UidsOf(entry);
       out.graph_key = key->string;
+      if (IsDigest(out.graph_key)) held_->Take(holder, out.graph_key);
       out.pointer = reader_.Pointer(holder, out.graph_key);
     }
   } catch (const StoreFailure& error) {
@@ -169,6 +171,7 @@ PlanRecord Store::Read(const Request& request, const std::string& provider,
   CheckRecord(document, name, found, digest);
   PlanRecord out = ParsePlanRecord(name, std::move(found.uids), document);
   if (host != nullptr) CheckHost(out.requirements, out.What(), *host);
+  out.held = held_;
   out.bytes = static_cast<int64_t>(text.size());
   out.text = std::move(text);
   return out;

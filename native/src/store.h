@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "executor.h"
+#include "held.h"
 #include "plan_record.h"
 #include "requirements.h"
 #include "store_reader.h"
@@ -45,7 +46,8 @@ struct StoredPlan {
   std::unique_ptr<Executor> executor;
 };
 
-// Immutable: any number of threads may load plans at once.
+// Immutable: any number of threads may load plans at once. A graph that was found is held until the
+// store and every record of it are gone.
 class Store {
  public:
   // An empty `path` stands for CUDNN_AOT_STORE, an empty `target` for any. Throws StoreFailure.
@@ -77,6 +79,7 @@ class Store {
   [[noreturn]] void Absent(const std::string& name, const std::string& target) const;
 
   StoreReader reader_;
+  std::shared_ptr<HeldGraphs> held_;
   std::string target_;
 };
 
