@@ -14,7 +14,7 @@ import errno
 import os
 import secrets
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
@@ -195,9 +195,12 @@ class StoreWriter:
         self._removed_from.add(folder)
         return True
 
-    def sync_removals(self) -> None:
-        """Let what was removed so far be gone before anything else is; empty folders go as well."""
-        folders, self._removed_from = self._removed_from, set()
+    def sync_removals(self, folders: Iterable[str] = ()) -> None:
+        """Let what was removed so far be gone before anything else is.
+
+        The folders that are empty without it go as well, and of ``folders`` those that are.
+        """
+        folders, self._removed_from = self._removed_from.union(folders), set()
         while folders:
             folder = max(folders, key=len)  # before what it lies in
             folders.remove(folder)

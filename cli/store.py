@@ -81,10 +81,17 @@ class _Plan:
 @click.command()
 @store_option
 @target_option("Only this target.")
+@click.option("--stats", is_flag=True, help="What each target takes, is shared, and made by.")
 @json_option
-def ls(store: str | None, target: str | None, as_json: bool) -> int:
+def ls(store: str | None, target: str | None, stats: bool, as_json: bool) -> int:
     """List the plans of a store: name, target, engine, kernels, size."""
     reader = StoreReader(choose_store(store).path)
+    if stats:
+        from cudnn_aot.cli.stats import show_stats
+
+        if target is not None and not reader.has_target(target):
+            raise NotInStoreError(_no_target(reader, target))
+        return show_stats(reader, target, as_json)
     plans = [plan for plan in _read_all(reader) if target in (None, plan.target)]
     if target is not None and not plans:
         raise NotInStoreError(_no_target(reader, target))

@@ -1,7 +1,8 @@
 """Builds toy kernels into a store, as one process of several; also the helpers that tests share.
 
 Run as a script: ``toy_store.py STORE [--jobs N] [--die-at N] [--sleep S] FUNCTION=SCALE...`` prints
-one JSON line per kernel. ``--die-at`` kills the process with SIGKILL at its N-th sync or rename.
+one JSON line per kernel. ``--die-at`` kills the process with SIGKILL at its N-th sync,
+removal or rename.
 """
 
 import argparse
@@ -106,7 +107,7 @@ def die_at(count: int) -> None:
 
         return call
 
-    os.fsync = counted(os.fsync)
+    os.fsync, os.unlink = counted(os.fsync), counted(os.unlink)
     Path.replace = counted(Path.replace)  # type: ignore[method-assign]
 
 
