@@ -143,7 +143,7 @@ class Layers:
                 stored = reader.kernel(kernel["key"])
             except StoreError:
                 continue
-            if stored["blob"]["sha256"] == kernel["blob"]:
+            if stored["object"]["sha256"] == kernel["object"]:  # however it was linked
                 spec: dict[str, Any] = stored["spec"]
                 if source_closure(spec["template"]).digest != spec["source_digest"]:
                     raise NotInStoreError(f"kernel {kernel['key']} is of other sources")

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import store_stress
 import toy_store
 
 from cudnn_aot import runtime
@@ -383,3 +384,14 @@ def test_a_full_file_system(tmp_path: Path) -> None:
         assert sorted(path.name for path in mounted.iterdir()) == ["fill", "store"]
     finally:
         subprocess.run(["umount", str(mounted)], check=True)
+
+
+def test_ten_thousand_operations_at_once(built_store: Path, tmp_path: Path) -> None:
+    """Four processes build, read and prune one store: no error, nothing dangling, nothing over."""
+    did = store_stress.run(tmp_path / "store", built_store, seed=1, processes=4, operations=10_000)
+    done = sum(count for what, count in did.items() if not what.startswith("graphs"))
+    assert done >= 10_000
+    for what in ("puts", "loads", "misses", "prunes", "graphs pruned", "graphs held"):
+        assert did[what] > 20, did
+    prune.prune(tmp_path / "store", Criteria(older_than_s=-1.0, unreferenced=True))
+    assert [path.name for path in (tmp_path / "store").iterdir()] == [layout.STORE_FILE]
