@@ -22,6 +22,7 @@ _COMMANDS = {
     "ls": ("store", "List the plans of a store."),
     "show": ("store", "Show one plan of a store, or a graph file."),
     "verify": ("store", "Check every byte of a store against its digests."),
+    "diff": ("diff", "Compare two stores, down to the field."),
     "merge": ("merge", "Join the stores of several builds."),
     "prune": ("prune", "Remove what is old, of other tools, or too much."),
     "run": ("run", "Execute stored plans on random operands and check the results."),
