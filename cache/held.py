@@ -108,11 +108,12 @@ def join_builders(store: Path, notice: Notice | None = None) -> Marks:
     """
     marks = Marks(store)
     marks.announce(BUILDING)
-    started = time.monotonic()
+    started, due_s = time.monotonic(), _NOTICE_AFTER_S
     while marks.others(PRUNING):
         waited = time.monotonic() - started
-        if notice is not None and waited > _NOTICE_AFTER_S:
+        if notice is not None and waited > due_s:
             notice(waited)
+            due_s = waited + _NOTICE_AFTER_S
         time.sleep(_POLL_S)
     return marks
 

@@ -13,6 +13,10 @@ from cli_process import assert_one_line_error, linear_graph, run_cli, write_grap
 
 from cudnn_aot.cache.writer import StoreWriter
 
+COMMANDS = tuple(
+    "record convert build why ls show verify diff merge prune run targets doctor".split()
+)
+
 
 def test_help_is_quick_and_lists_every_command() -> None:
     """Nothing heavy is imported before a command is known.
@@ -27,14 +31,12 @@ def test_help_is_quick_and_lists_every_command() -> None:
         spent = after.children_user - before.children_user
         seconds.append(spent + after.children_system - before.children_system)
     assert done.returncode == 0
-    for command in ("record", "build", "why", "ls", "show", "verify", "run", "targets", "doctor"):
+    for command in COMMANDS:
         assert f"  {command} " in done.stdout
     assert min(seconds) < 0.25, seconds
 
 
-@pytest.mark.parametrize(
-    "command", ["record", "build", "why", "ls", "show", "verify", "run", "targets", "doctor"]
-)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help_and_json(command: str) -> None:
     done = run_cli(command, "--help")
     assert done.returncode == 0
