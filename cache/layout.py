@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -134,6 +134,32 @@ def providers_of(pointer: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         return {name: dict(each) for name, each in held.items()}
     native: dict[str, Any] = {"plan_key": "", "records": [], "reasons": []}
     return {"native": {field: pointer.get(field, empty) for field, empty in native.items()}}
+
+
+def pointer_of(
+    graph: str | None, providers: Mapping[str, Mapping[str, Any]], order: Sequence[str]
+) -> dict[str, Any]:
+    """The pointer to what providers have for a graph, whose blob is ``graph``.
+
+    Records are those of all, in the order of the providers that ``order`` names, then of the
+    others. The reasons are those of every provider without a plan; all but the native ones say
+    whose.
+    """
+    known = [*order, *sorted(set(providers) - set(order))]
+    held = {name: providers[name] for name in known if name in providers}
+    found = [record for each in held.values() for record in each["records"]]
+    return {
+        "status": "built" if found else "declined",
+        "records": found,
+        "graph": graph,
+        "reasons": [
+            reason if name == "native" else f"{name}: {reason}"
+            for name, each in held.items()
+            if not each["records"]
+            for reason in each["reasons"]
+        ],
+        "providers": {name: dict(each) for name, each in held.items()},
+    }
 
 
 def document_bytes(document: Mapping[str, Any]) -> bytes:

@@ -38,6 +38,7 @@ WaitNotice = Callable[[str, float], None]
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL)
 _NOTICE_AFTER_S = 2.0
+_UNKNOWN = "another builder"
 _POLL_S = 0.02
 
 
@@ -98,6 +99,17 @@ def places(store: Path) -> tuple[Path, Path]:
     """Where a building folder may be: beside the store, or inside it."""
     real = Path(os.path.realpath(store))
     return real.parent / f".{real.name}.building", real / layout.STAGING
+
+
+def who_builds(store: Path) -> str:
+    """Who works on a store, as far as that is known: the holders of locks in its folder."""
+    holders = {
+        _holder(path)
+        for folder in places(store)
+        for path in sorted((folder / "locks").glob("*.holder"))
+    }
+    named = sorted(holders - {_UNKNOWN})
+    return f"{' and '.join(named) or _UNKNOWN} builds into it, or prunes it"
 
 
 def sweep(store: Path) -> bool:
@@ -231,4 +243,4 @@ def _holder(path: Path) -> str:
         holder = json.loads(path.read_text())
         return f"pid {int(holder['pid'])} on {str(holder['host'])}"
     except (OSError, ValueError, KeyError, TypeError):
-        return "another builder"
+        return _UNKNOWN

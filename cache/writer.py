@@ -14,13 +14,13 @@ import errno
 import os
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from cudnn_aot.cache import layout, session
+from cudnn_aot.cache import held, layout, session
 from cudnn_aot.cache.canonical import canonical_digest, plain, sha256_hex
 from cudnn_aot.cache.files import Folder, read_regular
 from cudnn_aot.cache.pack import is_pack
@@ -36,6 +36,9 @@ from cudnn_aot.errors import (
 class StoreWriter:
     """A store opened for building; a context manager. Safe to use from many threads.
 
+    While it is open nobody prunes the store: it waits for whoever does, and tells ``notice`` the
+    seconds so far. With ``marks``, which it closes, it is the one that prunes.
+
     Attributes:
         reader: the same store for reading.
         files_written, bytes_written: what this writer added or replaced.
@@ -47,7 +50,13 @@ class StoreWriter:
         StoreError: the file system refuses (full, read-only, no permission).
     """
 
-    def __init__(self, path: str | os.PathLike[str], create: bool = True) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        create: bool = True,
+        notice: held.Notice | None = None,
+        marks: held.Marks | None = None,
+    ) -> None:
         self.path = Path(path)
         self.files_written = 0
         self.bytes_written = 0
@@ -55,6 +64,8 @@ class StoreWriter:
         self._session: session.BuildSession | None = None
         self._touched = False
         self._closed = False
+        self._marks = marks
+        self._removed_from: set[str] = set()  # folders, until they are synced
         self._epoch = source_date_epoch()
         if is_pack(self.path):
             raise UsageError(
@@ -64,6 +75,8 @@ class StoreWriter:
         if not (self.path / layout.STORE_FILE).exists():
             self._create(create)
         read_format(self.path, Folder(self.path))
+        if self._marks is None:
+            self._marks = held.join_builders(self.path, notice)
         if session.sweep(self.path):
             self._touched = True  # a dead builder left folder times behind as well
         self.reader = StoreReader(self.path)
@@ -154,6 +167,68 @@ class StoreWriter:
             self._publish(relative, data)
         return True
 
+    def remove_from_class(self, target: str, bucket: str, graph_keys: Collection[str]) -> None:
+        """Take graphs out of their class; one that has no other is removed. For who prunes alone.
+
+        Raises:
+            StoreError: it is damaged, or there is no space for what it becomes.
+        """
+        relative = layout.class_path(target, bucket)
+        graphs = sorted(set(self.reader.class_members(target, bucket)) - set(graph_keys))
+        if graphs:
+            document = {"target": target, "bucket": bucket, "graphs": graphs}
+            self._publish(relative, layout.document_bytes({**document, "format": layout.FORMAT}))
+        else:
+            self.remove(relative)
+
+    def remove(self, relative: str) -> bool:
+        """Remove a file of the store, no link being followed; False when it is not there.
+
+        Raises:
+            StoreError: the system refuses.
+        """
+        folder, _, name = relative.rpartition("/")
+        try:
+            descriptor = _open_folder(self.path, folder)
+            try:
+                os.unlink(name, dir_fd=descriptor)
+            finally:
+                os.close(descriptor)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise StoreError(f"cannot remove {str(self.path / relative)!r}: {reason}") from None
+        self._touched = True
+        self._removed_from.add(folder)
+        return True
+
+    def sync_removals(self, folders: Iterable[str] = ()) -> None:
+        """Let what was removed so far be gone before anything else is.
+
+        The folders that are empty without it go as well, and of ``folders`` those that are.
+        """
+        folders, self._removed_from = self._removed_from.union(folders), set()
+        while folders:
+            folder = max(folders, key=len)  # before what it lies in
+            folders.remove(folder)
+            outer, _, name = folder.rpartition("/")
+            with contextlib.suppress(OSError):  # gone, or a link: nothing was removed there
+                descriptor = _open_folder(self.path, folder)
+                try:
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
+            if not folder:
+                continue
+            with contextlib.suppress(OSError):  # most are not empty
+                descriptor = _open_folder(self.path, outer)
+                try:
+                    os.rmdir(name, dir_fd=descriptor)
+                    folders.add(outer)
+                finally:
+                    os.close(descriptor)
+
     def put_name(self, target: str, name: str, graph_key: str, uids: Mapping[str, int]) -> bool:
         """Give a graph a name for a target; False when equal."""
         document = {
@@ -187,11 +262,15 @@ class StoreWriter:
         """Settle folder times and leave; the last builder removes locks and staging."""
         with self._mutex:
             mine, self._session, self._closed = self._session, None, True
-        if mine is not None:
-            mine.close()
-        if self._touched and self.path.is_dir():
-            _settle_folders(self.path, self._epoch)
-            self._touched = False
+        try:
+            if mine is not None:
+                mine.close()
+            if self._touched and self.path.is_dir():
+                _settle_folders(self.path, self._epoch)
+                self._touched = False
+        finally:
+            if self._marks is not None:
+                self._marks.close()
 
     def __enter__(self) -> StoreWriter:
         return self
@@ -351,6 +430,19 @@ def _make_folders(root: Path, folder: Path) -> None:
             continue
         folder.chmod(0o755)
         _sync_folder(folder.parent)
+
+
+def _open_folder(root: Path, relative: str) -> int:
+    """A folder of a store, no part of the way below ``root`` being a link."""
+    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    for part in filter(None, relative.split("/")):
+        outer = descriptor
+        try:
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            descriptor = os.open(part, flags, dir_fd=outer)
+        finally:
+            os.close(outer)
+    return descriptor
 
 
 def _sync_folder(folder: Path) -> None:

@@ -126,7 +126,11 @@ def build(
     totals = KernelTotals()
     files_written = 0
     if sources:
-        with StoreWriter(Path(store), create=True) as writer:
+
+        def waiting(seconds: float) -> None:
+            progress(Event(Stage.NOTE, 0, 0, f"waiting for a prune of {store} ({seconds:.0f} s)"))
+
+        with StoreWriter(Path(store), create=True, notice=waiting) as writer:
             run = _Run(writer, workers, forbid_compile, measured, progress)
             for note in _notes_on_hints(sources):
                 progress(Event(Stage.NOTE, 0, 0, note))

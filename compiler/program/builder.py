@@ -24,7 +24,13 @@ from cudnn_aot.compiler.planning.providers import provider_order
 from cudnn_aot.compiler.program.built import StoredPlan
 from cudnn_aot.compiler.program.layers import OVERLAY_VARIABLE, PIN_VARIABLE, Layers
 from cudnn_aot.compiler.target.target import Target
-from cudnn_aot.errors import CompileForbiddenError, NotReproducibleError, StoreError, UsageError
+from cudnn_aot.errors import (
+    CompileForbiddenError,
+    NotInStoreError,
+    NotReproducibleError,
+    StoreError,
+    UsageError,
+)
 
 
 class Builder:
@@ -74,6 +80,7 @@ class Builder:
         order = provider_order(self._graph, self._target)
         try:
             writer = self._writer()
+            self._layers.hold(self._layers.overlay, self._target.name, self._graph.key())
             for spec in stored.planned.kernels:
                 self._copy(spec.key, writer)
             for blob in stored.record.get("blobs", ()):
@@ -117,6 +124,7 @@ class Builder:
                 writer.put_blob(reader.blob(record["blob"]["sha256"]))
                 writer.put_kernel(record)
                 return
+        raise NotInStoreError(f"kernel {key} is in no store any more ({self._layers})")
 
     def _compile(self, specs: list[KernelSpec]) -> dict[str, KernelEntry | None]:
         if self._forbidden_by:

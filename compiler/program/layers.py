@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cudnn_aot import _native
 from cudnn_aot.cache.layers import StoreLayers, split_layers
 from cudnn_aot.cache.layout import providers_of
 from cudnn_aot.cache.reader import StoreReader
@@ -65,12 +66,16 @@ class Layers:
 
         Raises:
             NotAStoreError: one of the base, or what there is of the overlay, is no store.
-        PinError: one of the base has another root digest.
+            PinError: one of the base has another root digest.
         """
         for path, pin in zip(self.base, self.pins or [""] * len(self.base), strict=True):
             yield _reader(path, pin)
         if not self.pins and self.overlay.exists():
             yield _reader(self.overlay, "")
+
+    def hold(self, store: Path, target: str, graph_key: str) -> None:
+        """Keep ``prune`` off what one of them has of a graph, as long as this process lives."""
+        _held(store).take(target, graph_key)
 
     def blob(self, digest: str) -> bytes:
         """The bytes named by a digest, from any layer that has them whole.
@@ -162,6 +167,7 @@ class Layers:
         """
         try:
             key = graph.key()
+            self.hold(reader.path, target, key)
             held = providers_of(reader.pointer(target, key))[provider]
             if reader.path not in self.base and held["plan_key"] != plan_key(graph):
                 return None
@@ -188,7 +194,7 @@ class Layers:
                 stored = reader.kernel(kernel["key"])
             except StoreError:
                 continue
-            if stored["blob"]["sha256"] == kernel["blob"]:
+            if stored["object"]["sha256"] == kernel["object"]:  # however it was linked
                 spec: dict[str, Any] = stored["spec"]
                 if source_closure(spec["template"]).digest != spec["source_digest"]:
                     raise NotInStoreError(f"kernel {kernel['key']} is of other sources")
@@ -215,6 +221,11 @@ def layers() -> Layers:
 
 
 _reader = functools.lru_cache(maxsize=16)(StoreReader)  # which reads what kind of store it is
+
+
+@functools.cache  # none is given up
+def _held(store: Path) -> _native.HeldGraphs:
+    return _native.HeldGraphs(os.fsencode(store))
 
 
 @functools.lru_cache(maxsize=16)

@@ -141,7 +141,11 @@ void CheckRecord(const Value& record, const std::string& name, const Found& foun
 
 Store::Store(const Opening& opening, StoreLayers::Note note)
     : layers_(PathsOf(opening), DigestsOf(opening, PathsOf(opening).size()), std::move(note)),
+      held_(std::make_shared<HeldLayers>()),
       target_(opening.target) {
+  for (const StoreReader& reader : layers_.readers()) {
+    held_->push_back(std::make_unique<HeldGraphs>(reader.path()));
+  }
   if (!target_.empty()) NeedTarget(target_);
 }
 
@@ -153,6 +157,9 @@ auto Store::FirstUsable(const std::string& name, const std::string& target, Use 
   bool is_chosen = !holder.empty();
   if (!is_chosen) holder = OnlyTarget(name);
   auto of_key = [&](Found found) {
+    for (const auto& layer : *held_) {
+      if (IsDigest(found.graph_key)) layer->Take(holder, found.graph_key);
+    }
     return layers_.FirstGood([&](const StoreReader& reader) {
       found.pointer = reader.Pointer(holder, found.graph_key);
       return use(found);
@@ -225,6 +232,7 @@ PlanRecord Store::Read(const std::string& name, const Found& found, const std::s
   CheckRecord(document, name, found, digest);
   PlanRecord out = ParsePlanRecord(name, found.uids, document);
   if (host != nullptr) CheckHost(out.requirements, out.What(), *host);
+  out.held = held_;
   out.bytes = static_cast<int64_t>(text.size());
   out.text = std::move(text);
   return out;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "executor.h"
+#include "held.h"
 #include "plan_record.h"
 #include "requirements.h"
 #include "store_layers.h"
@@ -52,7 +53,11 @@ struct Opening {
   std::vector<std::string> digests;  // the root digest of each; none: those of CUDNN_AOT_PIN
 };
 
-// Immutable: any number of threads may load plans at once.
+// What is held of each layer.
+using HeldLayers = std::vector<std::unique_ptr<HeldGraphs>>;
+
+// Immutable: any number of threads may load plans at once. A graph that was found is held until the
+// store and every record of it are gone.
 class Store {
  public:
   // Throws StoreFailure.
@@ -88,6 +93,7 @@ class Store {
   [[noreturn]] void Absent(const std::string& name, const std::string& target) const;
 
   StoreLayers layers_;
+  std::shared_ptr<HeldLayers> held_;
   std::string target_;
 };
 
