@@ -103,8 +103,8 @@ CUDNN_AOT_API cudnn_aot_error* cudnn_aot_store_names(const cudnn_aot_store* stor
                                                      void* context);
 
 /* Loads the best plan of a graph, by its name or its key. `target` is a name, needed where several
- * for hosts as this one hold the graph and the store was opened for none; `provider` is "native", or NULL for any. This host
- * is checked, and every byte that is loaded; no GPU is touched. */
+ * for hosts as this one hold the graph and the store was opened for none; `provider` is "native",
+ * or NULL for any. This host is checked, and every byte that is loaded; no GPU is touched. */
 CUDNN_AOT_API cudnn_aot_error* cudnn_aot_store_plan(const cudnn_aot_store* store, const char* name,
                                                     const char* target, const char* provider,
                                                     cudnn_aot_plan** out);
