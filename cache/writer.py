@@ -175,6 +175,14 @@ class StoreWriter:
         finally:
             _remove_tree(folder)
 
+    def write_scratch(self, path: Path, data: bytes) -> Path:
+        """Write a file of a `scratch` folder and return it."""
+        try:
+            path.write_bytes(data)
+        except OSError as error:
+            raise self._refused(path, error) from None
+        return path
+
     def close(self) -> None:
         """Settle folder times and leave; the last builder removes locks and staging."""
         with self._mutex:

@@ -18,11 +18,11 @@ from typing import Any
 
 from cudnn_aot.cache.canonical import canonical_bytes
 from cudnn_aot.cache.compile import CompilerPool, KernelEntry, compile_cached
+from cudnn_aot.cache.jobs import auto_jobs
 from cudnn_aot.cache.spec import KernelSpec
 from cudnn_aot.cache.writer import StoreWriter
 from cudnn_aot.compiler.build import records
 from cudnn_aot.compiler.build.backend import BackendOutcome, build_backend
-from cudnn_aot.compiler.build.jobs import auto_jobs
 from cudnn_aot.compiler.build.progress import Event, ProgressCallback, Stage, silent
 from cudnn_aot.compiler.build.publish import add_to_class, publish, put_names
 from cudnn_aot.compiler.build.sources import Source, expand, failure_line, read_sources
@@ -289,7 +289,7 @@ class _Run:
         if not self._specs:
             return
         executor = ThreadPoolExecutor(self._workers, thread_name_prefix="compile")
-        with CompilerPool(self._workers) as pool:
+        with CompilerPool(self._workers, self._notes.append) as pool:
             try:
                 futures: dict[Future[KernelEntry], KernelSpec] = {
                     executor.submit(
