@@ -53,6 +53,8 @@ class StoreWriter:
         self._touched = False
         self._closed = False
         self._epoch = source_date_epoch()
+        self._introducing = threading.RLock()
+        self._introduction: Callable[[], Mapping[str, Any]] | None = None
         if not (self.path / layout.STORE_FILE).exists():
             self._create(create)
         read_format(self.path)
@@ -90,6 +92,25 @@ class StoreWriter:
             data = layout.document_bytes({**record, "format": layout.FORMAT})
             self._publish(layout.kernel_path(key), data)
         return True
+
+    def put_build(self, record: Mapping[str, Any]) -> str:
+        """Store what a build was asked to make and return the digest that names it."""
+        data = layout.document_bytes({**record, "format": layout.FORMAT})
+        digest = str(layout.parse_document(data)["digest"])
+        relative = layout.build_path(digest)
+        if not self._same(relative, data):
+            self._publish(relative, data)
+        return digest
+
+    def introduce(self, record: Callable[[], Mapping[str, Any]]) -> None:
+        """Store the record of a build before whatever this writer writes next, if anything.
+
+        A build that is killed and repeated therefore has its record; one that finds everything
+        there writes none, unless a record is damaged: this one may be it.
+        """
+        self._introduction = record
+        if self._is_a_build_damaged():
+            self._introduce()
 
     def put_pointer(self, target: str, graph_key: str, pointer: Mapping[str, Any]) -> bool:
         """Point a graph at its plan records (or its decline) for a target; False when equal.
@@ -283,8 +304,31 @@ class StoreWriter:
         except OSError:
             return False
 
+    def _introduce(self) -> None:
+        with self._introducing:  # nobody's file may come before the record
+            record, self._introduction = self._introduction, None
+            if record is None:
+                return
+            try:
+                self.put_build(record())
+            except BaseException:
+                self._introduction = record
+                raise
+
+    def _is_a_build_damaged(self) -> bool:
+        folder = self.path / "builds"
+        if os.path.lexists(folder) and (folder.is_symlink() or not folder.is_dir()):
+            return True
+        try:
+            for digest in self.reader.builds():
+                self.reader.build(digest)
+        except StoreError:
+            return True
+        return False
+
     def _publish(self, relative: str, data: bytes) -> None:
         """Readers see the old file, if any, or the whole new one."""
+        self._introduce()
         final = self.path / relative
         stage = self._building().stage / f"{secrets.token_hex(8)}"
         try:

@@ -38,6 +38,14 @@ from cudnn_aot.errors import UsageError
     metavar="N",
     help="Kernels compiled at once. Default: auto, what processors and memory allow.",
 )
+@click.option(
+    "--executor",
+    default="local",
+    metavar="X",
+    help="Where kernels are compiled: local (the default), ray (needs cudnn-aot[ray]).",
+)
+@click.option("--ray-address", metavar="A", help="The Ray cluster. Default: the one that runs.")
+@click.option("--shard", metavar="I/N", help="Build the I-th of N parts, each for one machine.")
 @tuning_option
 @engines_option
 @click.option(
@@ -52,6 +60,9 @@ def build(
     targets: tuple[str, ...],
     store: str | None,
     jobs: str,
+    executor: str,
+    ray_address: str | None,
+    shard: str | None,
     engines: tuple[str, ...],
     tuning: str | None,
     allow_declined: tuple[str, ...],
@@ -87,6 +98,9 @@ def build(
             tuning=tuning,
             progress=progress,
             engines=split_list(engines) or ("native",),
+            executor=executor,
+            ray_address=ray_address,
+            shard=shard,
         )
     for line in _complaints(summary):
         complain(line)
@@ -130,10 +144,21 @@ def _report(summary: BuildSummary) -> list[str]:
         ", ".join(f"{count} {status.value}" for status, count in counts if count)
         or "nothing to do",
         f"kernels: {kernels.compiled} compiled, {kernels.hits} already there, "
-        f"{format_bytes(kernels.bytes)}",
+        + (f"{len(kernels.failures)} failed, " if kernels.failures else "")
+        + format_bytes(kernels.bytes),
         plural(summary.files_written, "file") + f" written to {summary.store}",
-        f"{summary.seconds:.1f} s with -j {summary.jobs}",
+        f"{summary.seconds:.1f} s" + (f" with -j {summary.jobs}" if summary.jobs else ""),
     ]
+    if summary.shard is not None:
+        parts.insert(0, "part {} of {}".format(*summary.shard))
+    failed = format_table(
+        ("failed kernel", "graphs", "error", "log"),
+        [
+            (f"{f.template} {f.key[:12]}", str(len(f.graphs)), f.error, f.log or "-")
+            for f in kernels.failures
+        ],
+        right="graphs",
+    )
     header = ["graph", "target", "status", "engine", "kernels", "bytes", "seconds"]
     if any(result.provider != "native" for result in summary.graphs):
         header.insert(2, "provider")
@@ -146,7 +171,7 @@ def _report(summary: BuildSummary) -> list[str]:
         rows,
         right="kernels bytes seconds",
     )
-    return [*table, *([""] if table else []), *parts]
+    return [*table, *([""] if table else []), *failed, *([""] if failed else []), *parts]
 
 
 def _row(result: GraphResult) -> tuple[str, ...]:

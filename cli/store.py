@@ -9,6 +9,7 @@ import click
 
 from cudnn_aot.cache.layout import providers_of
 from cudnn_aot.cache.reader import StoreReader
+from cudnn_aot.cli.builds import list_builds
 from cudnn_aot.cli.options import (
     choose_store,
     json_option,
@@ -81,10 +82,13 @@ class _Plan:
 @click.command()
 @store_option
 @target_option("Only this target.")
+@click.option("--builds", is_flag=True, help="What its builds were asked to make instead.")
 @json_option
-def ls(store: str | None, target: str | None, as_json: bool) -> int:
+def ls(store: str | None, target: str | None, builds: bool, as_json: bool) -> int:
     """List the plans of a store: name, target, engine, kernels, size."""
     reader = StoreReader(choose_store(store).path)
+    if builds:
+        return list_builds(reader, as_json)
     plans = [plan for plan in _read_all(reader) if target in (None, plan.target)]
     if target is not None and not plans:
         raise NotInStoreError(_no_target(reader, target))

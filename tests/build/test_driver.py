@@ -54,6 +54,14 @@ def test_a_failing_kernel_fails_its_graphs_alone(
     (failed,) = (result for result in summary.graphs if result.status is Status.FAILED)
     assert len(failed.reasons) == 1
     assert "this one is broken" in failed.reasons[0]
+    (failure,) = summary.kernels.failures
+    assert failure.to_json() == {
+        "key": broken[0],
+        "template": "gemm.kernels.host:matmul",
+        "error": "this one is broken",
+        "log": "",
+        "graphs": [{"name": failed.name, "target": "cpu"}],
+    }
     assert "gemm.kernels.host:matmul" in failed.reasons[0]
     assert failed.name not in {name for _, name in StoreReader(store).names()}
     assert StoreReader(store).verify() == []
@@ -103,8 +111,9 @@ def test_an_unchanged_build_neither_plans_nor_starts_a_worker(
     def forbidden(*args, **options):
         raise AssertionError("an unchanged build came here")
 
-    for name in ("plan_graph", "compile_cached", "CompilerPool"):
+    for name in ("plan_graph", "compile_cached", "build_record"):
         monkeypatch.setattr(driver, name, forbidden)
+    monkeypatch.setattr(driver.ExecutorChoice, "open", forbidden)
     before = tree_digest(store_copy.parent)
     summary = driver.build(graph_files, ["cpu"], store_copy)
     assert {result.status for result in summary.graphs} == {Status.CACHED}
