@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import socket
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,6 +30,7 @@ from cudnn_aot.errors import UsageError
 
 # Workers that a kernel may lose before it is held to be what ends them.
 _TRIES = 3
+_KNOCK_S = 10
 _CLOSED = Failed("the Ray executor was closed", cause=Cause.CLOSED)
 
 
@@ -129,17 +132,18 @@ class RayExecutor:
             self._ray.shutdown()
 
     def _connect(self, address: str | None) -> None:
-        ray = self._ray
-        options = {"include_dashboard": False} if address == "local" else {}
+        address = address or os.environ.get("RAY_ADDRESS") or "auto"
+        options: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
         try:
-            ray.init(
-                address=address or "auto",
+            _knock(address)
+            self._ray.init(
+                address=address,
                 log_to_driver=False,
                 logging_level=logging.CRITICAL,
                 **options,
             )
         except Exception as error:
-            named = "none is running here" if address is None else f"address {address!r}"
+            named = "none is running here" if address == "auto" else f"address {address!r}"
             raise UsageError(
                 f"--executor ray: no Ray cluster ({named}): {_one_line(error)}; start one with "
                 "`ray start --head`, or name one with --ray-address"
@@ -201,6 +205,13 @@ class RayExecutor:
     def _kill(self, worker: _Worker) -> None:
         with contextlib.suppress(Exception):  # it is gone, or the cluster is
             self._ray.kill(worker.actor)
+
+
+def _knock(address: str) -> None:
+    """Raises OSError where nobody listens: Ray itself would go on trying for twenty minutes."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if colon and port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_KNOCK_S).close()
 
 
 def _one_line(error: BaseException) -> str:

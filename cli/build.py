@@ -1,5 +1,10 @@
 """``cudnn-aot build``: graph files and targets in, a store out."""
 
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
 import click
 
 from cudnn_aot.cache.switch import is_compile_forbidden
@@ -88,7 +93,7 @@ def build(
     if unknown:
         raise UsageError(f"--allow-declined: {unknown[0]!r} is not a target of this build")
     choice = choose_store(store)
-    with show_progress(quiet=as_json) as progress:
+    with show_progress(quiet=as_json) as progress, _without_ray_on_stdout(executor):
         summary = build_store(
             graphs,
             names,
@@ -109,6 +114,19 @@ def build(
     else:
         say(*_report(summary))
     return summary.exit_code(allowed)
+
+
+@contextlib.contextmanager
+def _without_ray_on_stdout(executor: str) -> Iterator[None]:
+    """Ray prints there when a worker is lost, which the build says itself; stdout is the result's.
+
+    A thread of Ray's does it, and no option stops it.
+    """
+    if executor != "ray":
+        yield
+        return
+    with Path(os.devnull).open("w") as null, contextlib.redirect_stdout(null):
+        yield
 
 
 def _parse_jobs(text: str) -> int | None:

@@ -5,6 +5,7 @@ one JSON line per kernel. ``--die-at`` kills the process with SIGKILL at its N-t
 """
 
 import argparse
+import contextlib
 import hashlib
 import json
 import os
@@ -19,9 +20,10 @@ from typing import Any
 
 import cudnn_aot.recipes
 from cudnn_aot.cache.canonical import canonical_digest
-from cudnn_aot.cache.compile import CompilerPool, compile_cached
+from cudnn_aot.cache.compile import compile_cached
 from cudnn_aot.cache.spec import KernelSpec, kernel_spec
 from cudnn_aot.cache.writer import StoreWriter
+from cudnn_aot.compiler.build.executors import ExecutorChoice
 from cudnn_aot.compiler.target.target import load_target
 
 RECIPES = Path(__file__).parents[1] / "cache" / "recipes"
@@ -117,6 +119,7 @@ def main() -> None:
     parser.add_argument("kernels", nargs="*")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--die-at", type=int, default=0)
+    parser.add_argument("--ray", metavar="ADDRESS", help="compile on this Ray cluster")
     parser.add_argument("--sleep", type=float, default=0)
     parser.add_argument("--at", type=float, default=0, help="monotonic time to start at")
     arguments = parser.parse_args()
@@ -140,7 +143,11 @@ def main() -> None:
             return {**asdict(entry), "began": began, "ended": time.monotonic()}
 
         notices = _Notices()
-        with CompilerPool(arguments.jobs) as pool, ThreadPoolExecutor(arguments.jobs) as threads:
+        choice = ExecutorChoice("ray" if arguments.ray else "local", arguments.jobs, arguments.ray)
+        with (
+            contextlib.closing(choice.open(notices.seen.append)) as pool,
+            ThreadPoolExecutor(arguments.jobs) as threads,
+        ):
             for result in threads.map(build, specs):
                 print(json.dumps({**result, "notices": notices.seen}), flush=True)
 
