@@ -55,12 +55,16 @@ class StoreWriter:
         self._epoch = source_date_epoch()
         self._introducing = threading.RLock()
         self._introduction: Callable[[], Mapping[str, Any]] | None = None
-        if not (self.path / layout.STORE_FILE).exists():
-            self._create(create)
-        read_format(self.path)
-        if session.sweep(self.path):
-            self._touched = True  # a dead builder left folder times behind as well
-        self.reader = StoreReader(self.path)
+        try:
+            if not (self.path / layout.STORE_FILE).exists():
+                self._create(create)
+            read_format(self.path)
+            if session.sweep(self.path):
+                self._touched = True  # a dead builder left folder times behind as well
+            self.reader = StoreReader(self.path)
+        except BaseException:
+            self.close()  # nobody else could
+            raise
 
     def put_blob(self, data: bytes) -> str:
         """Store bytes under their digest and return it."""
@@ -190,7 +194,7 @@ class StoreWriter:
         try:
             folder.mkdir()
         except OSError as error:
-            raise self._refused(folder, error) from None
+            raise session.refused(folder, error) from None
         try:
             yield folder
         finally:
@@ -201,7 +205,7 @@ class StoreWriter:
         try:
             path.write_bytes(data)
         except OSError as error:
-            raise self._refused(path, error) from None
+            raise session.refused(path, error) from None
         return path
 
     def close(self) -> None:
@@ -238,7 +242,7 @@ class StoreWriter:
         except FileExistsError:
             raise NotAStoreError(f"{str(self.path)!r} is not a store: it is a file") from None
         except OSError as error:
-            raise self._refused(self.path, error) from None
+            raise session.refused(self.path, error) from None
         foreign = [name for name in inside if not name.startswith(layout.STAGING)]
         if foreign and not (self.path / layout.STORE_FILE).exists():  # another builder's just now?
             raise NotAStoreError(
@@ -341,22 +345,11 @@ class StoreWriter:
         except OSError as error:
             with contextlib.suppress(OSError):
                 stage.unlink(missing_ok=True)
-            raise self._refused(final, error) from None
+            raise session.refused(final, error) from None
         with self._mutex:
             self._touched = True
             self.files_written += 1
             self.bytes_written += len(data)
-
-    def _refused(self, path: Path, error: OSError) -> StoreError:
-        fix = {
-            errno.ENOSPC: "free some space and build again; what is stored stays valid",
-            errno.EDQUOT: "free some space and build again; what is stored stays valid",
-            errno.EROFS: "choose a writable folder with --store",
-            errno.EACCES: "make it writable or choose another folder with --store",
-            errno.EPERM: "make it writable or choose another folder with --store",
-        }.get(error.errno or 0)
-        reason = (error.strerror or str(error)).lower()
-        return StoreError(f"cannot write {str(path)!r}: {reason}" + (f": {fix}" if fix else ""))
 
 
 def source_date_epoch() -> int:
