@@ -14,7 +14,7 @@ from typing import Any
 
 from cudnn_aot.cache import export, layout
 from cudnn_aot.cache.canonical import sha256_hex
-from cudnn_aot.cache.executor import Executor, Failed, first_error
+from cudnn_aot.cache.executor import Executor, Failed
 from cudnn_aot.cache.link import link
 from cudnn_aot.cache.pool import CompilerPool
 from cudnn_aot.cache.reader import StoreReader
@@ -146,10 +146,9 @@ def _compile(spec: KernelSpec, store: StoreWriter, executor: Executor) -> None:
 
 def _compile_error(spec: KernelSpec, failed: Failed) -> CompileError:
     arch = spec.gpu_arch or spec.host_level
-    reason = first_error(failed)
     log = _keep_log(spec, failed.log)
-    message = f"kernel {spec.template} ({spec.key[:12]}, {arch}) did not compile: {reason}"
-    return CompileError(message + (f"; log: {log}" if log else ""), reason, str(log or ""))
+    message = f"kernel {spec.template} ({spec.key[:12]}, {arch}) did not compile: {failed.reason}"
+    return CompileError(message + (f"; log: {log}" if log else ""), failed.reason, str(log or ""))
 
 
 def _keep_log(spec: KernelSpec, text: str) -> Path | None:

@@ -6,7 +6,6 @@ said come out. An executor links nothing, reads no store and publishes nothing: 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -63,11 +62,4 @@ def silent(notice: str) -> None:
     """Tell nobody."""
 
 
-def first_error(failed: Failed) -> str:
-    """The reason with what the log adds where the DSL's own error hides the cause."""
-    # The error itself only says that a library "could not be resolved".
-    missing = re.search(r"Symbols not found: \[ *(.+?) *\]", failed.log)
-    return f"{failed.reason} (symbols not found: {missing.group(1)})" if missing else failed.reason
-
-
-__all__ = ["Cause", "Compiled", "Executor", "Failed", "Notice", "first_error", "silent"]
+__all__ = ["Cause", "Compiled", "Executor", "Failed", "Notice", "silent"]

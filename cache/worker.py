@@ -51,6 +51,8 @@ from cudnn_aot.cache.source import (
 from cudnn_aot.cache.toolchain import dsl_folder, toolchain
 from cudnn_aot.errors import CompileError
 
+_SAYS_NOTHING = re.compile(r"could not be resolved|\U0001f9ca|\U0001f4a5")  # ice: an internal error
+_NOTE = re.compile(r"^\s*= note: *(.+?) *$", re.MULTILINE)
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _STARTS_PROCESS = frozenset(
     ("subprocess.Popen", "os.system", "os.fork", "os.forkpty", "os.posix_spawn", "os.exec")
@@ -165,9 +167,19 @@ def compile_kernel(
 
 
 def one_line(error: BaseException) -> str:
-    """The first line that says something; DSL errors come as a dozen lines with colours."""
+    """The first line that says something; DSL errors come as a dozen lines with colours.
+
+    Some of them say only that something went wrong: then what they note, or their cause, counts.
+    """
     text = _ANSI.sub("", str(error))
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    if _SAYS_NOTHING.search(line):
+        note = _NOTE.search(text)
+        cause = getattr(error, "cause", None) or error.__cause__
+        if note is not None:
+            line = note.group(1)
+        elif isinstance(cause, BaseException):
+            return one_line(cause)
     line = re.sub(r"^error(\[(\w+)\])?:\s*", r"\2 ", line).strip()
     if isinstance(error, CompileError):
         return line

@@ -311,19 +311,16 @@ def test_exit_code(statuses: dict[str, Status], allowed: tuple[str, ...], want: 
 
 
 @pytest.mark.slow
-def test_killed_builds_repeat_well(
-    tmp_path: Path, graph_files: list[Path], built_store: Path
-) -> None:
+def test_killed_builds_repeat_well(tmp_path: Path, graph_files: list[Path]) -> None:
     """SIGKILL at 20 random moments: no half entry, no hang, and an end as if there were none."""
+    files, undisturbed, folder = graph_files[:1], tmp_path / "undisturbed", tmp_path / "killed"
     started = time.perf_counter()
-    driver.build(graph_files, ["cpu"], tmp_path / "first", jobs=2)
+    driver.build(files, ["cpu"], undisturbed)
     build_s = time.perf_counter() - started
-    (tmp_path / "killed").mkdir()
-    killed = kill_builds(
-        graph_files, built_store, tmp_path / "killed", points=20, seed=20, build_s=build_s
-    )
+    folder.mkdir()
+    killed = kill_builds(files, undisturbed, folder, points=20, seed=20, build_s=build_s)
     assert killed.faults == []
-    assert killed.ended < 10 and len(set(killed.files)) > 1, killed
+    assert killed.ended < 15 and len(set(killed.files)) > 1, killed
 
 
 def test_a_changed_tuning_file_plans_again_the_graphs_it_speaks_of(

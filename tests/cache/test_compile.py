@@ -23,6 +23,7 @@ from cudnn_aot.cache.compile import CompilerPool, compile_cached
 from cudnn_aot.cache.executor import Cause, Compiled, Failed
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.cache.spec import KernelSpec
+from cudnn_aot.cache.worker import one_line
 from cudnn_aot.cache.writer import StoreWriter
 from cudnn_aot.errors import CompileError, CompileForbiddenError, NotReproducibleError
 
@@ -226,7 +227,11 @@ def fails(function: str, pool: CompilerPool, tmp_path: Path) -> str:
         ("does_not_compile", "did not compile: DSLUserCodeError: TYPE_UNSTABLE_JOIN"),
         ("dies", "killed (out of memory?) while compiling, the second time alone, with "),
         ("aborts", "the compile worker died of SIGABRT while compiling"),
-        ("needs_a_missing_symbol", "(symbols not found: __truncsfbf2); log: "),
+        (
+            "needs_a_missing_symbol",
+            "did not compile: DSLUserCodeError: JIT session error: Symbols not found: "
+            "[ __truncsfbf2 ]; log: ",
+        ),
         ("absent", "AttributeError: module 'cudnn_aot.recipes.toys.kernels.faulty' has no"),
     ],
 )
@@ -235,6 +240,34 @@ def test_one_line_says_why(function: str, reason: str, pool: CompilerPool, tmp_p
     assert reason in message
     if "; log: " in message:
         assert Path(message.partition("; log: ")[2]).read_text()
+
+
+class DSLRuntimeError(Exception):
+    """As the DSL's: the cause is an attribute, and the message may say nothing."""
+
+    cause: Exception | None = None
+
+
+@pytest.mark.parametrize(
+    ("message", "cause", "line"),
+    [
+        ("\n\x1b[91merror[BAD_TILE]:\x1b[0m tile 96\n  --> x.py:3", None, "BAD_TILE tile 96"),
+        (
+            "error: \U0001f9ca\U0001f9ca ICE \U0001f9ca\U0001f9ca\n  --> x.py:3",
+            "no such op",
+            "no such op",
+        ),
+        ("error: \U0001f9ca ICE IR Verification Failed \U0001f9ca", None, "\U0001f9ca ICE IR"),
+        ("error: a library could not be resolved\n = note: no symbol f \n", "x", "no symbol f"),
+        ("", None, ""),
+    ],
+)
+def test_the_first_line_of_substance(message: str, cause: str | None, line: str) -> None:
+    error = DSLRuntimeError(message)
+    error.cause = ValueError(cause) if cause else None
+    kind = "ValueError" if line == cause else "DSLRuntimeError"
+    assert one_line(error).startswith(f"{kind}: {line}" if line else kind)
+    assert "\n" not in one_line(error)
 
 
 def test_a_faulty_kernel_leaves_the_pool_working(tmp_path: Path, pool: CompilerPool) -> None:
