@@ -26,6 +26,7 @@ def cluster() -> Iterator[RayCluster]:
         yield running
 
 
+@pytest.mark.slow
 def test_a_worker_killed_in_mid_build(
     cluster: RayCluster, tmp_path: Path, graph_files: list[Path], built_store: Path
 ) -> None:
@@ -62,6 +63,7 @@ def other_tools(folder: Path, version: str) -> str:
     return str(place.parent)
 
 
+@pytest.mark.slow
 def test_nodes_with_another_toolchain_are_refused(cluster: RayCluster, tmp_path: Path) -> None:
     """By name of both versions; the kernels go to the nodes that have what planned them."""
     here = toolchain("cu12")["apache-tvm-ffi"]

@@ -65,6 +65,7 @@ def test_graphs_without_kernels_and_more_machines_than_graphs() -> None:
     assert partition({}, {}, 2) == {}
 
 
+@pytest.mark.slow
 def test_the_parts_of_a_build_are_the_whole(tmp_path: Path) -> None:
     """Two stores of their own: whole alone, no kernel in both, together the undivided build."""
     graphs = tmp_path / "graphs"
