@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from cudnn_aot.cache import export, layout
 from cudnn_aot.cache.canonical import sha256_hex
+from cudnn_aot.cache.executor import Executor, Failed
 from cudnn_aot.cache.link import link
 from cudnn_aot.cache.pool import CompilerPool
 from cudnn_aot.cache.reader import StoreReader
@@ -46,7 +50,7 @@ class KernelEntry:
 def compile_cached(
     spec: KernelSpec,
     store: StoreWriter,
-    pool: CompilerPool,
+    executor: Executor,
     forbid: bool = False,
     wait_notice: WaitNotice | None = None,
 ) -> KernelEntry:
@@ -75,7 +79,7 @@ def compile_cached(
         entry = stored_kernel(store.reader, spec.key)
         if entry is not None:
             return entry  # the builder that we waited for made it
-        _compile(spec, store, pool)
+        _compile(spec, store, executor)
     return _reload(store.reader, spec.key, time.perf_counter() - started)
 
 
@@ -102,13 +106,15 @@ def _reload(reader: StoreReader, key: str, seconds: float | None) -> KernelEntry
     )
 
 
-def _compile(spec: KernelSpec, store: StoreWriter, pool: CompilerPool) -> None:
+def _compile(spec: KernelSpec, store: StoreWriter, executor: Executor) -> None:
+    made = executor.compile(spec)
+    if isinstance(made, Failed):
+        raise _compile_error(spec, made)
     with store.scratch() as folder:
-        made = pool.compile(spec, folder / "kernel.o")
-        compiled = made.path.read_bytes()
+        object_file = store.write_scratch(folder / "kernel.o", made.data)
         try:
             linked = link(
-                made.path,
+                object_file,
                 folder / "kernel.so",
                 spec.dsl_flavor,
                 bool(spec.gpu_arch),
@@ -123,7 +129,7 @@ def _compile(spec: KernelSpec, store: StoreWriter, pool: CompilerPool) -> None:
             "key": spec.key,
             "spec": spec.canonical(),
             "symbol": export.SYMBOL,
-            "object": {"sha256": sha256_hex(compiled), "bytes": len(compiled)},
+            "object": {"sha256": sha256_hex(made.data), "bytes": len(made.data)},
             "blob": {"sha256": blob, "bytes": len(linked.data)},
             "requirements": requirements_of(spec, made.smem_bytes, linked.glibc_min),
         }
@@ -145,6 +151,29 @@ def requirements_of(spec: KernelSpec, smem_optin_bytes: int, glibc_min: str) -> 
         "host_level": spec.host_level,
         "glibc_min": glibc_min,
     }
+
+
+def _compile_error(spec: KernelSpec, failed: Failed) -> CompileError:
+    arch = spec.gpu_arch or spec.host_level
+    log = _keep_log(spec, failed.log)
+    message = f"kernel {spec.template} ({spec.key[:12]}, {arch}) did not compile: {failed.reason}"
+    return CompileError(message + (f"; log: {log}" if log else ""), failed.reason, str(log or ""))
+
+
+def _keep_log(spec: KernelSpec, text: str) -> Path | None:
+    """Keep what the worker printed where the user can read it after the build."""
+    if not text.strip():
+        return None
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111
+    for base in (Path(cache), Path(tempfile.gettempdir())):
+        path = base / "cudnn-aot" / "logs" / f"{spec.key[:16]}.log"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        except OSError:
+            continue
+        return path
+    return None
 
 
 def _check_host(spec: KernelSpec) -> None:

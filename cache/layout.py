@@ -6,6 +6,7 @@
     STORE/plans/<target>/<graph key>.json  pointer to plan records, or a decline with its reasons
     STORE/classes/<target>/<bucket>.json   the symbolic graphs of a class bucket that have plans
     STORE/names/<target>/<name>.json       name -> graph key and the uid of each tensor name
+    STORE/builds/<digest>.json             what a build was asked to make; named by its own digest
 
 Documents are canonical JSON and a newline, and carry ``digest``: the SHA-256 of the rest of the
 document. A file whose bytes are not exactly that is damaged.
@@ -34,7 +35,9 @@ STORE_FILE = "store.json"
 STAGING = ".building"  # staging inside a store whose parent folder cannot hold it
 
 _HEX64 = re.compile(r"[0-9a-f]{64}")
-_FOLDER = re.compile(r"plans|names|classes|kernels(/[0-9a-f]{2})?|blobs(/sha256(/[0-9a-f]{2})?)?")
+_FOLDER = re.compile(
+    r"plans|names|classes|builds|kernels(/[0-9a-f]{2})?|blobs(/sha256(/[0-9a-f]{2})?)?"
+)
 _MAX_NAME_BYTES = 240  # a file name has 255, and ".json" must fit
 
 
@@ -92,11 +95,15 @@ def name_path(target: str, name: str) -> str:
     return f"names/{encode_name('target', target)}/{encode_name('graph name', name)}.json"
 
 
+def build_path(digest: str) -> str:
+    return f"builds/{_need_digest('build digest', digest)}.json"
+
+
 def classify(relative: str) -> tuple[str, tuple[str, ...]] | None:
     """What a file of a store is, None for a file that is not the store's own.
 
     ("blob", (digest,)), ("kernel", (key,)), ("pointer", (target, graph key)), ("class", (target,
-    bucket)), ("name", (target, name)) or ("store", ()).
+    bucket)), ("name", (target, name)), ("build", (digest,)) or ("store", ()).
     """
     if relative == STORE_FILE:
         return ("store", ())
@@ -104,9 +111,13 @@ def classify(relative: str) -> tuple[str, tuple[str, ...]] | None:
     if parts[:2] == ["blobs", "sha256"]:
         digest = parts[-1]
         return ("blob", (digest,)) if is_digest(digest) and relative == blob_path(digest) else None
-    if len(parts) != 3 or not relative.endswith(".json"):
+    if not relative.endswith(".json"):
         return None
-    stem = parts[2][: -len(".json")]
+    stem = parts[-1][: -len(".json")]
+    if parts[0] == "builds":
+        return ("build", (stem,)) if is_digest(stem) and relative == build_path(stem) else None
+    if len(parts) != 3:
+        return None
     if parts[0] == "kernels":
         return ("kernel", (stem,)) if is_digest(stem) and relative == kernel_path(stem) else None
     target = decode_name(parts[1])

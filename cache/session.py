@@ -42,6 +42,24 @@ _UNKNOWN = "another builder"
 _POLL_S = 0.02
 
 
+_FIXES = {
+    errno.ENOSPC: "free some space and build again; what is stored stays valid",
+    errno.EDQUOT: "free some space and build again; what is stored stays valid",
+    errno.EROFS: "choose a writable folder with --store",
+    errno.EACCES: "make it writable or choose another folder with --store",
+    errno.EPERM: "make it writable or choose another folder with --store",
+    errno.ESTALE: "the file server has lost the folder: mount it again and build again",
+    errno.EIO: "the disk or its server fails: check it and build again",
+}
+
+
+def refused(path: Path, error: OSError) -> StoreError:
+    """What to tell of a file system that does not let us write."""
+    fix = _FIXES.get(error.errno or 0)
+    reason = (error.strerror or str(error)).lower()
+    return StoreError(f"cannot write {str(path)!r}: {reason}" + (f": {fix}" if fix else ""))
+
+
 class BuildSession:
     """One builder's membership; not thread-safe to open or close, safe to lock and stage from."""
 
@@ -62,17 +80,19 @@ class BuildSession:
             yield
             return
         folder = self.folder / "locks"
-        folder.mkdir(exist_ok=True)
         lock = filelock.FileLock(str(folder / name), poll_interval=_POLL_S)
         holder = folder / f"{name}.holder"
         started = time.monotonic()
         while True:
             try:
+                folder.mkdir(exist_ok=True)
                 lock.acquire(timeout=_NOTICE_AFTER_S)
                 break
-            except filelock.Timeout:
+            except filelock.Timeout:  # an OSError too
                 if notice is not None:
                     notice(_holder(holder), time.monotonic() - started)
+            except OSError as error:
+                raise refused(folder / name, error) from None
         try:
             with contextlib.suppress(OSError):  # only for the notice
                 holder.write_text(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))

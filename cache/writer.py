@@ -67,19 +67,25 @@ class StoreWriter:
         self._marks = marks
         self._removed_from: set[str] = set()  # folders, until they are synced
         self._epoch = source_date_epoch()
+        self._introducing = threading.RLock()
+        self._introduction: Callable[[], Mapping[str, Any]] | None = None
         if is_pack(self.path):
             raise UsageError(
                 f"cannot build into {str(self.path)!r}: it is a pack, which never changes; build "
                 "into a folder, then make a pack of that with `cudnn-aot pack`"
             )
-        if not (self.path / layout.STORE_FILE).exists():
-            self._create(create)
-        read_format(self.path, Folder(self.path))
-        if self._marks is None:
-            self._marks = held.join_builders(self.path, notice)
-        if session.sweep(self.path):
-            self._touched = True  # a dead builder left folder times behind as well
-        self.reader = StoreReader(self.path)
+        try:
+            if not (self.path / layout.STORE_FILE).exists():
+                self._create(create)
+            read_format(self.path, Folder(self.path))
+            if self._marks is None:
+                self._marks = held.join_builders(self.path, notice)
+            if session.sweep(self.path):
+                self._touched = True  # a dead builder left folder times behind as well
+            self.reader = StoreReader(self.path)
+        except BaseException:
+            self.close()  # nobody else could
+            raise
 
     def put_blob(self, data: bytes) -> str:
         """Store bytes under their digest and return it."""
@@ -111,6 +117,25 @@ class StoreWriter:
             data = layout.document_bytes({**record, "format": layout.FORMAT})
             self._publish(layout.kernel_path(key), data)
         return True
+
+    def put_build(self, record: Mapping[str, Any]) -> str:
+        """Store what a build was asked to make and return the digest that names it."""
+        data = layout.document_bytes({**record, "format": layout.FORMAT})
+        digest = str(layout.parse_document(data)["digest"])
+        relative = layout.build_path(digest)
+        if not self._same(relative, data):
+            self._publish(relative, data)
+        return digest
+
+    def introduce(self, record: Callable[[], Mapping[str, Any]]) -> None:
+        """Store the record of a build before whatever this writer writes next, if anything.
+
+        A build that is killed and repeated therefore has its record; one that finds everything
+        there writes none, unless a record is damaged: this one may be it.
+        """
+        self._introduction = record
+        if self._is_a_build_damaged():
+            self._introduce()
 
     def put_pointer(self, target: str, graph_key: str, pointer: Mapping[str, Any]) -> bool:
         """Point a graph at its plan records (or its decline) for a target; False when equal.
@@ -252,11 +277,19 @@ class StoreWriter:
         try:
             folder.mkdir()
         except OSError as error:
-            raise self._refused(folder, error) from None
+            raise session.refused(folder, error) from None
         try:
             yield folder
         finally:
             _remove_tree(folder)
+
+    def write_scratch(self, path: Path, data: bytes) -> Path:
+        """Write a file of a `scratch` folder and return it."""
+        try:
+            path.write_bytes(data)
+        except OSError as error:
+            raise session.refused(path, error) from None
+        return path
 
     def close(self) -> None:
         """Settle folder times and leave; the last builder removes locks and staging."""
@@ -296,7 +329,7 @@ class StoreWriter:
         except FileExistsError:
             raise NotAStoreError(f"{str(self.path)!r} is not a store: it is a file") from None
         except OSError as error:
-            raise self._refused(self.path, error) from None
+            raise session.refused(self.path, error) from None
         foreign = [name for name in inside if not name.startswith(layout.STAGING)]
         if foreign and not (self.path / layout.STORE_FILE).exists():  # another builder's just now?
             raise NotAStoreError(
@@ -362,8 +395,31 @@ class StoreWriter:
         except OSError:
             return False
 
+    def _introduce(self) -> None:
+        with self._introducing:  # nobody's file may come before the record
+            record, self._introduction = self._introduction, None
+            if record is None:
+                return
+            try:
+                self.put_build(record())
+            except BaseException:
+                self._introduction = record
+                raise
+
+    def _is_a_build_damaged(self) -> bool:
+        folder = self.path / "builds"
+        if os.path.lexists(folder) and (folder.is_symlink() or not folder.is_dir()):
+            return True
+        try:
+            for digest in self.reader.builds():
+                self.reader.build(digest)
+        except StoreError:
+            return True
+        return False
+
     def _publish(self, relative: str, data: bytes) -> None:
         """Readers see the old file, if any, or the whole new one."""
+        self._introduce()
         final = self.path / relative
         stage = self._building().stage / f"{secrets.token_hex(8)}"
         try:
@@ -376,22 +432,11 @@ class StoreWriter:
         except OSError as error:
             with contextlib.suppress(OSError):
                 stage.unlink(missing_ok=True)
-            raise self._refused(final, error) from None
+            raise session.refused(final, error) from None
         with self._mutex:
             self._touched = True
             self.files_written += 1
             self.bytes_written += len(data)
-
-    def _refused(self, path: Path, error: OSError) -> StoreError:
-        fix = {
-            errno.ENOSPC: "free some space and build again; what is stored stays valid",
-            errno.EDQUOT: "free some space and build again; what is stored stays valid",
-            errno.EROFS: "choose a writable folder with --store",
-            errno.EACCES: "make it writable or choose another folder with --store",
-            errno.EPERM: "make it writable or choose another folder with --store",
-        }.get(error.errno or 0)
-        reason = (error.strerror or str(error)).lower()
-        return StoreError(f"cannot write {str(path)!r}: {reason}" + (f": {fix}" if fix else ""))
 
 
 def source_date_epoch() -> int:

@@ -10,6 +10,7 @@ import click
 from cudnn_aot.cache.layers import AnyReader
 from cudnn_aot.cache.layout import providers_of
 from cudnn_aot.cache.reader import StoreReader
+from cudnn_aot.cli.builds import list_builds
 from cudnn_aot.cli.options import (
     choose_store,
     json_option,
@@ -84,8 +85,9 @@ class _Plan:
 @store_option
 @target_option("Only this target.")
 @click.option("--stats", is_flag=True, help="What each target takes, is shared, and made by.")
+@click.option("--builds", is_flag=True, help="What its builds were asked to make instead.")
 @json_option
-def ls(store: str | None, target: str | None, stats: bool, as_json: bool) -> int:
+def ls(store: str | None, target: str | None, stats: bool, builds: bool, as_json: bool) -> int:
     """List the plans of a store: name, target, engine, kernels, size."""
     choice = choose_store(store)
     if stats:
@@ -95,6 +97,8 @@ def ls(store: str | None, target: str | None, stats: bool, as_json: bool) -> int
         if target is not None and not one.has_target(target):
             raise NotInStoreError(_no_target(one, target))
         return show_stats(one, target, as_json)
+    if builds:
+        return list_builds(StoreReader(choice.path), as_json)
     reader = choice.reader()
     plans = [plan for plan in _read_all(reader) if target in (None, plan.target)]
     if target is not None and not plans:

@@ -11,12 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 from cudnn_aot.cache.canonical import canonical_bytes, sha256_hex
 from cudnn_aot.cache.compile import CompilerPool, KernelEntry, compile_cached, stored_kernel
+from cudnn_aot.cache.jobs import auto_jobs
 from cudnn_aot.cache.layout import encode_name
 from cudnn_aot.cache.spec import KernelSpec
 from cudnn_aot.cache.switch import FORBID_VARIABLE, is_compile_forbidden
 from cudnn_aot.cache.writer import StoreWriter
 from cudnn_aot.compiler.build import records
-from cudnn_aot.compiler.build.jobs import auto_jobs
 from cudnn_aot.compiler.build.publish import publish
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.planning.planned import Planned

@@ -6,6 +6,7 @@ removal or rename.
 """
 
 import argparse
+import contextlib
 import hashlib
 import json
 import os
@@ -20,9 +21,10 @@ from typing import Any
 
 import cudnn_aot.recipes
 from cudnn_aot.cache.canonical import canonical_digest
-from cudnn_aot.cache.compile import CompilerPool, compile_cached
+from cudnn_aot.cache.compile import compile_cached
 from cudnn_aot.cache.spec import KernelSpec, kernel_spec
 from cudnn_aot.cache.writer import StoreWriter
+from cudnn_aot.compiler.build.executors import ExecutorChoice
 from cudnn_aot.compiler.target.target import load_target
 
 RECIPES = Path(__file__).parents[1] / "cache" / "recipes"
@@ -41,6 +43,7 @@ def toy_spec(function: str = "host", module: str = "elementwise", **params: Any)
 
 def fill(writer: StoreWriter, count: int = 3) -> None:
     """A store with every kind of file and no compile."""
+    writer.introduce(lambda: {"version": "toys", "graphs": []})
     for number in range(count):
         put(writer, number)
 
@@ -123,6 +126,7 @@ def main() -> None:
     parser.add_argument("kernels", nargs="*")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--die-at", type=int, default=0)
+    parser.add_argument("--ray", metavar="ADDRESS", help="compile on this Ray cluster")
     parser.add_argument("--sleep", type=float, default=0)
     parser.add_argument("--at", type=float, default=0, help="monotonic time to start at")
     arguments = parser.parse_args()
@@ -146,7 +150,11 @@ def main() -> None:
             return {**asdict(entry), "began": began, "ended": time.monotonic()}
 
         notices = _Notices()
-        with CompilerPool(arguments.jobs) as pool, ThreadPoolExecutor(arguments.jobs) as threads:
+        choice = ExecutorChoice("ray" if arguments.ray else "local", arguments.jobs, arguments.ray)
+        with (
+            contextlib.closing(choice.open(notices.seen.append)) as pool,
+            ThreadPoolExecutor(arguments.jobs) as threads,
+        ):
             for result in threads.map(build, specs):
                 print(json.dumps({**result, "notices": notices.seen}), flush=True)
 
