@@ -226,7 +226,11 @@ def test_a_path_is_one_store_whatever_is_in_its_name(overlay: Path, tmp_path: Pa
         assert version_of(store.plan("scale")) == OVERLAY
 
 
-def test_a_layer_that_is_no_store_is_named(overlay: Path, base: Path, tmp_path: Path) -> None:
+def test_a_layer_that_is_no_store_is_named(
+    overlay: Path, base: Path, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.delenv("CUDNN_AOT_STORE", raising=False)
+    monkeypatch.chdir(base)  # which an empty path is not
     (tmp_path / "empty").mkdir()
     for bad, why in (("absent", "there is no such folder"), ("empty", "it has no store.json")):
         for layers in ((overlay, tmp_path / bad), (tmp_path / bad, base)):
@@ -235,8 +239,11 @@ def test_a_layer_that_is_no_store_is_named(overlay: Path, base: Path, tmp_path: 
                     open_it(list(layers))
     with pytest.raises(errors.NotInStoreError, match=f"'{overlay}:{base}' holds nothing for"):
         runtime.open([overlay, base], target="h300")
-    with pytest.raises(errors.UsageError, match="no store: pass a path"):
-        runtime.open([])
+    for layers in ([], [""], [overlay, ""]):
+        with pytest.raises(errors.UsageError, match="no store: pass a path or set CUDNN_AOT_STORE"):
+            runtime.open(layers)
+        with pytest.raises(errors.UsageError, match="no store: pass a path or set CUDNN_AOT_STORE"):
+            c_interface.Store(layers)
 
 
 def open_python(layers: list[Path]) -> Any:
