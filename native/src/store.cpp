@@ -40,7 +40,8 @@ std::vector<std::string> PartsOf(const char* variable, const char* what) {
 std::vector<std::string> PathsOf(const Opening& opening) {
   std::vector<std::string> out = opening.layers;
   if (out.empty()) out = PartsOf(kVariable, "folders or packs");
-  if (out.empty()) {
+  // An empty path is most likely a setting that is not there; it must not be the current folder.
+  if (out.empty() || std::count(out.begin(), out.end(), "") != 0) {
     Fail(Code::kUsage, std::string("no store: pass a path or set ") + kVariable);
   }
   return out;
