@@ -12,6 +12,7 @@ NATIVE_SOURCES := $(wildcard native/CMakeLists.txt native/*.map native/src/* nat
 CPP_FILES := $(wildcard native/src/*.cpp native/src/*.h native/include/* examples/cpp-server/*.cpp examples/cpp-server/*.h)
 PACKAGES := compiler cache runtime cli recipes
 TESTS ?= tests
+WORKERS ?= 2
 
 .PHONY: help demo test sanitize lint check dev ide gpu-host clean
 help:
@@ -47,7 +48,7 @@ demo: $(VENV)/compile.ready
 
 test: $(VENV)/test.ready lint
 	@scripts/test_services.sh
-	@$(BIN)/python -m pytest -m 'not gpu' $(TESTS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m 'not gpu' $(TESTS)
 
 # Threads wait for each other some ten times longer under their sanitizer: only tests that have any.
 sanitize: $(VENV)/test.ready

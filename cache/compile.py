@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import platform
-import sys
+import os
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from cudnn_aot.cache import export, layout
 from cudnn_aot.cache.canonical import sha256_hex
+from cudnn_aot.cache.executor import Executor, Failed
 from cudnn_aot.cache.link import link
 from cudnn_aot.cache.pool import CompilerPool
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.cache.spec import KernelSpec
 from cudnn_aot.cache.switch import FORBID_VARIABLE
 from cudnn_aot.cache.writer import StoreWriter
+from cudnn_aot.compiler.target.host import why_not_built_here, why_not_host
 from cudnn_aot.errors import CompileError, CompileForbiddenError, StoreError
 
 # Called while another builder compiles the kernel: who ("pid 12 on host"), seconds waited so far.
@@ -47,7 +50,7 @@ class KernelEntry:
 def compile_cached(
     spec: KernelSpec,
     store: StoreWriter,
-    pool: CompilerPool,
+    executor: Executor,
     forbid: bool = False,
     wait_notice: WaitNotice | None = None,
 ) -> KernelEntry:
@@ -76,7 +79,7 @@ def compile_cached(
         entry = stored_kernel(store.reader, spec.key)
         if entry is not None:
             return entry  # the builder that we waited for made it
-        _compile(spec, store, pool)
+        _compile(spec, store, executor)
     return _reload(store.reader, spec.key, time.perf_counter() - started)
 
 
@@ -103,13 +106,15 @@ def _reload(reader: StoreReader, key: str, seconds: float | None) -> KernelEntry
     )
 
 
-def _compile(spec: KernelSpec, store: StoreWriter, pool: CompilerPool) -> None:
+def _compile(spec: KernelSpec, store: StoreWriter, executor: Executor) -> None:
+    made = executor.compile(spec)
+    if isinstance(made, Failed):
+        raise _compile_error(spec, made)
     with store.scratch() as folder:
-        made = pool.compile(spec, folder / "kernel.o")
-        compiled = made.path.read_bytes()
+        object_file = store.write_scratch(folder / "kernel.o", made.data)
         try:
             linked = link(
-                made.path,
+                object_file,
                 folder / "kernel.so",
                 spec.dsl_flavor,
                 bool(spec.gpu_arch),
@@ -124,29 +129,64 @@ def _compile(spec: KernelSpec, store: StoreWriter, pool: CompilerPool) -> None:
             "key": spec.key,
             "spec": spec.canonical(),
             "symbol": export.SYMBOL,
-            "object": {"sha256": sha256_hex(compiled), "bytes": len(compiled)},
+            "object": {"sha256": sha256_hex(made.data), "bytes": len(made.data)},
             "blob": {"sha256": blob, "bytes": len(linked.data)},
-            "requirements": {
-                "gpu_arch": spec.gpu_arch,
-                "smem_optin_bytes": made.smem_bytes,
-                "driver_min": spec.driver_min,
-                "host_triple": spec.host_triple,
-                "host_level": spec.host_level,
-                "glibc_min": linked.glibc_min,
-            },
+            "requirements": requirements_of(spec, made.smem_bytes, linked.glibc_min),
         }
     )
 
 
+def requirements_of(spec: KernelSpec, smem_optin_bytes: int, glibc_min: str) -> dict[str, Any]:
+    """What a machine must have to run the kernel of a spec; nothing of the target that it was for.
+
+    Args:
+        smem_optin_bytes: opt-in shared memory that its template asks for; 0 for none.
+        glibc_min: lowest glibc that has its symbols; empty for any.
+    """
+    return {
+        "gpu_arch": spec.gpu_arch,
+        "smem_optin_bytes": smem_optin_bytes,
+        "driver_min": spec.driver_min,
+        "host_triple": spec.host_triple,
+        "host_level": spec.host_level,
+        "glibc_min": glibc_min,
+    }
+
+
+def _compile_error(spec: KernelSpec, failed: Failed) -> CompileError:
+    arch = spec.gpu_arch or spec.host_level
+    log = _keep_log(spec, failed.log)
+    message = f"kernel {spec.template} ({spec.key[:12]}, {arch}) did not compile: {failed.reason}"
+    return CompileError(message + (f"; log: {log}" if log else ""), failed.reason, str(log or ""))
+
+
+def _keep_log(spec: KernelSpec, text: str) -> Path | None:
+    """Keep what the worker printed where the user can read it after the build."""
+    if not text.strip():
+        return None
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111
+    for base in (Path(cache), Path(tempfile.gettempdir())):
+        path = base / "cudnn-aot" / "logs" / f"{spec.key[:16]}.log"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        except OSError:
+            continue
+        return path
+    return None
+
+
 def _check_host(spec: KernelSpec) -> None:
-    here = f"{platform.machine()}-linux-gnu" if sys.platform == "linux" else sys.platform
-    if spec.host_triple != here:
-        raise CompileError(
-            f"cannot compile for the host {spec.host_triple!r} on {here!r}: build on such a host"
-        )
-    if spec.host_level not in export.HOST_FEATURES:
-        known = ", ".join(export.HOST_FEATURES)
-        raise CompileError(f"unknown host level {spec.host_level!r}, want one of {known}")
+    fault = why_not_host(spec.host_triple, spec.host_level) or why_not_built_here(spec.host_triple)
+    if fault is not None:
+        raise CompileError(f"kernel {spec.template}: {fault}")
 
 
-__all__ = ["CompilerPool", "KernelEntry", "WaitNotice", "compile_cached", "stored_kernel"]
+__all__ = [
+    "CompilerPool",
+    "KernelEntry",
+    "WaitNotice",
+    "compile_cached",
+    "requirements_of",
+    "stored_kernel",
+]

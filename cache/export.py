@@ -25,11 +25,13 @@ _LEVEL_1 = ("cx8", "fxsr", "mmx", "sse", "sse2")
 _LEVEL_2 = (*_LEVEL_1, "cx16", "popcnt", "sahf", "sse3", "sse4.1", "sse4.2", "ssse3")
 _LEVEL_3 = (*_LEVEL_2, "avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "xsave")
 _LEVEL_4 = (*_LEVEL_3, "avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl")
-HOST_FEATURES: Mapping[str, tuple[str, ...]] = {
-    "x86-64": _LEVEL_1,
-    "x86-64-v2": _LEVEL_2,
-    "x86-64-v3": _LEVEL_3,
-    "x86-64-v4": _LEVEL_4,
+# Processor and features, as LLVM names them, of each host level of ``compiler/target/host.py``.
+HOST_CODE: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "": ("generic", ("fp-armv8", "neon")),  # Armv8-A
+    "x86-64": ("x86-64", _LEVEL_1),
+    "x86-64-v2": ("x86-64-v2", _LEVEL_2),
+    "x86-64-v3": ("x86-64-v3", _LEVEL_3),
+    "x86-64-v4": ("x86-64-v4", _LEVEL_4),
 }
 
 
@@ -99,9 +101,10 @@ def _pin_host(module: Any, level: str) -> None:
     default is the processor that it runs on.
     """
     ir: Any = importlib.import_module("cutlass._mlir.ir")
-    features = ",".join(f'"+{feature}"' for feature in HOST_FEATURES[level])
+    cpu, names = HOST_CODE[level]
+    features = ",".join(f'"+{name}"' for name in names)
     with module.context, ir.Location.unknown():
-        processor = ir.StringAttr.get(level)
+        processor = ir.StringAttr.get(cpu)
         wanted = ir.Attribute.parse(f"#llvm.target_features<[{features}]>")
 
         def pin(operation: Any) -> Any:

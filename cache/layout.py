@@ -6,6 +6,7 @@
     STORE/plans/<target>/<graph key>.json  pointer to plan records, or a decline with its reasons
     STORE/classes/<target>/<bucket>.json   the symbolic graphs of a class bucket that have plans
     STORE/names/<target>/<name>.json       name -> graph key and the uid of each tensor name
+    STORE/builds/<digest>.json             what a build was asked to make; named by its own digest
     STORE/signatures/<key id>.json         what a key signed: the root digest; optional
     STORE/index.json                       all files with their digests, where none can be listed
 
@@ -18,7 +19,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -46,12 +47,13 @@ _PLACE = {
     "pointer": ("target", "graph_key"),
     "class": ("target", "bucket"),
     "name": ("name",),
+    "build": ("digest",),
     "signature": ("key_id",),
 }
 
 _HEX64 = re.compile(r"[0-9a-f]{64}")
 _FOLDER = re.compile(
-    r"plans|names|classes|signatures|kernels(/[0-9a-f]{2})?|blobs(/sha256(/[0-9a-f]{2})?)?"
+    r"plans|names|classes|builds|signatures|kernels(/[0-9a-f]{2})?|blobs(/sha256(/[0-9a-f]{2})?)?"
 )
 _MAX_NAME_BYTES = 240  # a file name has 255, and ".json" must fit
 
@@ -110,6 +112,10 @@ def name_path(target: str, name: str) -> str:
     return f"names/{encode_name('target', target)}/{encode_name('graph name', name)}.json"
 
 
+def build_path(digest: str) -> str:
+    return f"builds/{_need_digest('build digest', digest)}.json"
+
+
 def signature_path(key_id: str) -> str:
     return f"signatures/{_need_digest('key id', key_id)}.json"
 
@@ -118,7 +124,8 @@ def classify(relative: str) -> tuple[str, tuple[str, ...]] | None:
     """What a file of a store is, None for a file that is not the store's own.
 
     ("blob", (digest,)), ("kernel", (key,)), ("pointer", (target, graph key)), ("class", (target,
-    bucket)), ("name", (target, name)), ("signature", (key id,)), ("index", ()) or ("store", ()).
+    bucket)), ("name", (target, name)), ("build", (digest,)), ("signature", (key id,)),
+    ("index", ()) or ("store", ()).
     """
     if relative in (STORE_FILE, INDEX_FILE):
         return ("store" if relative == STORE_FILE else "index", ())
@@ -126,16 +133,16 @@ def classify(relative: str) -> tuple[str, tuple[str, ...]] | None:
     if parts[:2] == ["blobs", "sha256"]:
         digest = parts[-1]
         return ("blob", (digest,)) if is_digest(digest) and relative == blob_path(digest) else None
-    if parts[0] == "signatures":
-        key_id = parts[-1].removesuffix(".json")
-        return (
-            ("signature", (key_id,))
-            if is_digest(key_id) and relative == signature_path(key_id)
-            else None
-        )
-    if len(parts) != 3 or not relative.endswith(".json"):
+    if not relative.endswith(".json"):
         return None
-    stem = parts[2][: -len(".json")]
+    stem = parts[-1][: -len(".json")]
+    if parts[0] == "builds":
+        return ("build", (stem,)) if is_digest(stem) and relative == build_path(stem) else None
+    if parts[0] == "signatures":
+        is_one = is_digest(stem) and relative == signature_path(stem)
+        return ("signature", (stem,)) if is_one else None
+    if len(parts) != 3:
+        return None
     if parts[0] == "kernels":
         return ("kernel", (stem,)) if is_digest(stem) and relative == kernel_path(stem) else None
     target = decode_name(parts[1])
@@ -169,6 +176,32 @@ def providers_of(pointer: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         return {name: dict(each) for name, each in held.items()}
     native: dict[str, Any] = {"plan_key": "", "records": [], "reasons": []}
     return {"native": {field: pointer.get(field, empty) for field, empty in native.items()}}
+
+
+def pointer_of(
+    graph: str | None, providers: Mapping[str, Mapping[str, Any]], order: Sequence[str]
+) -> dict[str, Any]:
+    """The pointer to what providers have for a graph, whose blob is ``graph``.
+
+    Records are those of all, in the order of the providers that ``order`` names, then of the
+    others. The reasons are those of every provider without a plan; all but the native ones say
+    whose.
+    """
+    known = [*order, *sorted(set(providers) - set(order))]
+    held = {name: providers[name] for name in known if name in providers}
+    found = [record for each in held.values() for record in each["records"]]
+    return {
+        "status": "built" if found else "declined",
+        "records": found,
+        "graph": graph,
+        "reasons": [
+            reason if name == "native" else f"{name}: {reason}"
+            for name, each in held.items()
+            if not each["records"]
+            for reason in each["reasons"]
+        ],
+        "providers": {name: dict(each) for name, each in held.items()},
+    }
 
 
 def document_bytes(document: Mapping[str, Any]) -> bytes:

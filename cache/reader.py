@@ -159,6 +159,19 @@ class StoreReader:
             raise self._damaged(relative, "it belongs to another key")
         return document
 
+    def build(self, digest: str) -> dict[str, Any]:
+        """What a build was asked to make, and from what; without the fields of every document."""
+        relative = layout.build_path(digest)
+        document = self._document(relative, f"build {digest}")
+        if document.pop("digest") != digest:
+            raise self._damaged(relative, "it belongs to another build")
+        del document["format"]
+        return document
+
+    def builds(self) -> list[str]:
+        """Digest of every build that is recorded, sorted; nothing is opened."""
+        return sorted(ids[0] for _, ids, _ in self._entries("builds"))
+
     def names(self) -> list[tuple[str, str]]:
         """(target, name) of every name, sorted; nothing is opened."""
         return sorted((ids[0], ids[1]) for _, ids, _ in self._entries("names"))
@@ -270,6 +283,8 @@ class StoreReader:
             self.blob(ids[0])
         elif kind == "kernel":
             self._need_blob(relative, self.kernel(ids[0])["blob"])
+        elif kind == "build":
+            self.build(ids[0])
         elif kind == "name":
             graph_key = self.name(*ids).get("graph_key")
             if not layout.is_digest(graph_key) or not self._exists(

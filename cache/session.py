@@ -38,7 +38,26 @@ WaitNotice = Callable[[str, float], None]
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL)
 _NOTICE_AFTER_S = 2.0
+_UNKNOWN = "another builder"
 _POLL_S = 0.02
+
+
+_FIXES = {
+    errno.ENOSPC: "free some space and build again; what is stored stays valid",
+    errno.EDQUOT: "free some space and build again; what is stored stays valid",
+    errno.EROFS: "choose a writable folder with --store",
+    errno.EACCES: "make it writable or choose another folder with --store",
+    errno.EPERM: "make it writable or choose another folder with --store",
+    errno.ESTALE: "the file server has lost the folder: mount it again and build again",
+    errno.EIO: "the disk or its server fails: check it and build again",
+}
+
+
+def refused(path: Path, error: OSError) -> StoreError:
+    """What to tell of a file system that does not let us write."""
+    fix = _FIXES.get(error.errno or 0)
+    reason = (error.strerror or str(error)).lower()
+    return StoreError(f"cannot write {str(path)!r}: {reason}" + (f": {fix}" if fix else ""))
 
 
 class BuildSession:
@@ -61,17 +80,19 @@ class BuildSession:
             yield
             return
         folder = self.folder / "locks"
-        folder.mkdir(exist_ok=True)
         lock = filelock.FileLock(str(folder / name), poll_interval=_POLL_S)
         holder = folder / f"{name}.holder"
         started = time.monotonic()
         while True:
             try:
+                folder.mkdir(exist_ok=True)
                 lock.acquire(timeout=_NOTICE_AFTER_S)
                 break
-            except filelock.Timeout:
+            except filelock.Timeout:  # an OSError too
                 if notice is not None:
                     notice(_holder(holder), time.monotonic() - started)
+            except OSError as error:
+                raise refused(folder / name, error) from None
         try:
             with contextlib.suppress(OSError):  # only for the notice
                 holder.write_text(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
@@ -98,6 +119,17 @@ def places(store: Path) -> tuple[Path, Path]:
     """Where a building folder may be: beside the store, or inside it."""
     real = Path(os.path.realpath(store))
     return real.parent / f".{real.name}.building", real / layout.STAGING
+
+
+def who_builds(store: Path) -> str:
+    """Who works on a store, as far as that is known: the holders of locks in its folder."""
+    holders = {
+        _holder(path)
+        for folder in places(store)
+        for path in sorted((folder / "locks").glob("*.holder"))
+    }
+    named = sorted(holders - {_UNKNOWN})
+    return f"{' and '.join(named) or _UNKNOWN} builds into it, or prunes it"
 
 
 def sweep(store: Path) -> bool:
@@ -231,4 +263,4 @@ def _holder(path: Path) -> str:
         holder = json.loads(path.read_text())
         return f"pid {int(holder['pid'])} on {str(holder['host'])}"
     except (OSError, ValueError, KeyError, TypeError):
-        return "another builder"
+        return _UNKNOWN

@@ -13,7 +13,8 @@ from typing import Any, Protocol
 
 from cudnn_aot.cache.canonical import SCALARS, canonical_digest, field_names, plain
 from cudnn_aot.cache.source import source_closure, split_template, steady_sources
-from cudnn_aot.cache.toolchain import driver_min, toolchain
+from cudnn_aot.cache.toolchain import toolchain
+from cudnn_aot.compiler.target.flavor import driver_min
 from cudnn_aot.errors import CompileError, UsageError
 
 VERSION = 1
@@ -23,11 +24,7 @@ class CompileTarget(Protocol):
     """What a spec takes from a target."""
 
     @property
-    def name(self) -> str: ...
-    @property
     def gpu_arch(self) -> str: ...
-    @property
-    def driver_min(self) -> int: ...
     @property
     def dsl_flavor(self) -> str: ...
     @property
@@ -189,14 +186,9 @@ def kernel_spec(
 
     Raises:
         CompileError: the template or one of its imports is missing or forbidden, or the DSL is.
-        UsageError: the target's driver floor is not that of its DSL flavour.
+        UsageError: the target's DSL flavour is unknown.
         TypeError: ``params`` holds anything but plain data.
     """
-    if target.gpu_arch and target.driver_min != driver_min(target.dsl_flavor):
-        raise UsageError(
-            f"target {target.name!r} has driver_min {target.driver_min}, "
-            f"want {driver_min(target.dsl_flavor)} for flavour {target.dsl_flavor}"
-        )
     split_template(template)
     return KernelSpec(
         template=template,

@@ -10,17 +10,11 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import re
-from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
-from cudnn_aot.errors import CompileError, UsageError
-
-# The lowest driver, as cuDriverGetVersion counts, that loads what a flavour makes.
-DRIVER_MIN: Mapping[str, int] = {
-    "cu12": 12090,  # 575.51.03
-    "cu13": 13000,  # 580.65.06
-}
+from cudnn_aot.compiler.target.flavor import flavor_of
+from cudnn_aot.errors import CompileError
 
 # The lowest DSL that compiles the kernels here.
 DSL_MIN = "4.8.1"
@@ -29,22 +23,13 @@ _DSL = "nvidia-cutlass-dsl"
 _FLAVOR_WHEEL = re.compile(rf"{_DSL}-.*-(cu\d+)")
 
 
-def driver_min(flavor: str) -> int:
-    """The driver floor of a DSL flavour."""
-    try:
-        return DRIVER_MIN[flavor]
-    except KeyError:
-        known = ", ".join(DRIVER_MIN)
-        raise UsageError(f"unknown DSL flavour {flavor!r}, want one of {known}") from None
-
-
 def toolchain(flavor: str) -> dict[str, str]:
     """Version of every wheel that a compile of this flavour reads, and the flavour.
 
     Raises:
         CompileError: the DSL, its flavour or tvm-ffi is not installed.
     """
-    driver_min(flavor)
+    flavor_of(flavor)
     return dict(_toolchain(flavor))
 
 

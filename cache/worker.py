@@ -4,8 +4,12 @@ JSON lines on stdin and stdout. The DSL, MLIR and templates may print what they 
 streams are moved away first, and what they print goes to stderr, which the pool keeps as the log.
 
     <- {"ready": true} or {"fatal": "why no kernel can be compiled here"}
-    -> {"template", "source_digest", "params", "host_level", "options", "output"}
+    -> {"template", "source_digest", "params", "host_level", "toolchain", "options", "output"}
     <- {"ok": true, "smem_bytes": 0, "seconds": 1.9} or {"ok": false, "error": "one line"}
+       with "refused": true where a worker of other sources or tools could compile it
+
+A worker refuses a kernel that was planned with other sources or another toolchain than its own, so
+that a key never names what other tools made, wherever the worker runs.
 
 A kernel may read its source closure and nothing else of the project. An audit hook refuses opening
 or importing any other project file, and starting a process that could; sources are read, never
@@ -44,9 +48,11 @@ from cudnn_aot.cache.source import (
     source_closure,
     split_template,
 )
-from cudnn_aot.cache.toolchain import dsl_folder
+from cudnn_aot.cache.toolchain import dsl_folder, toolchain
 from cudnn_aot.errors import CompileError
 
+_SAYS_NOTHING = re.compile(r"could not be resolved|\U0001f9ca|\U0001f4a5")  # ice: an internal error
+_NOTE = re.compile(r"^\s*= note: *(.+?) *$", re.MULTILINE)
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _STARTS_PROCESS = frozenset(
     ("subprocess.Popen", "os.system", "os.fork", "os.forkpty", "os.posix_spawn", "os.exec")
@@ -122,10 +128,17 @@ def _within(path: str, folder: str) -> bool:
     return path.startswith(f"{folder}{os.sep}")
 
 
-def compile_kernel(job: Mapping[str, Any], gpu_arch: str, guard: Guard) -> dict[str, Any]:
+class _Refused(CompileError):
+    """This worker's sources or tools are not those that the kernel was planned with."""
+
+
+def compile_kernel(
+    job: Mapping[str, Any], gpu_arch: str, tools: Mapping[str, str], guard: Guard
+) -> dict[str, Any]:
     """Do one job; never raises."""
     started = time.perf_counter()
     try:
+        _check_tools(job["toolchain"], tools)
         module, function = split_template(job["template"])
         closure = _current_closure(job)
         _forget_recipes()
@@ -148,25 +161,50 @@ def compile_kernel(job: Mapping[str, Any], gpu_arch: str, guard: Guard) -> dict[
         _current_closure(job)
     except BaseException as error:
         traceback.print_exc()
-        return {"ok": False, "error": guard.violation or one_line(error)}
+        refused = {"refused": True} if isinstance(error, _Refused) else {}
+        return {"ok": False, "error": guard.violation or one_line(error), **refused}
     return {"ok": True, "smem_bytes": smem_bytes, "seconds": time.perf_counter() - started}
 
 
 def one_line(error: BaseException) -> str:
-    """The first line that says something; DSL errors come as a dozen lines with colours."""
+    """The first line that says something; DSL errors come as a dozen lines with colours.
+
+    Some of them say only that something went wrong: then what they note, or their cause, counts.
+    """
     text = _ANSI.sub("", str(error))
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    if _SAYS_NOTHING.search(line):
+        note = _NOTE.search(text)
+        cause = getattr(error, "cause", None) or error.__cause__
+        if note is not None:
+            line = note.group(1)
+        elif isinstance(cause, BaseException):
+            return one_line(cause)
     line = re.sub(r"^error(\[(\w+)\])?:\s*", r"\2 ", line).strip()
     if isinstance(error, CompileError):
         return line
     return f"{type(error).__name__}: {line}" if line else type(error).__name__
 
 
+def _check_tools(planned: Mapping[str, str], tools: Mapping[str, str]) -> None:
+    differ = [name for name in sorted({*planned, *tools}) if planned.get(name) != tools.get(name)]
+    if differ:
+        listed = ", ".join(
+            f"{name} {tools.get(name, 'absent')} (planned with {planned.get(name, 'none')})"
+            for name in differ
+        )
+        raise _Refused(f"the compile worker has another toolchain: {listed}: install the same one")
+
+
 def _current_closure(job: Mapping[str, Any]) -> SourceClosure:
     forget_scans()
     closure = source_closure(job["template"])
     if closure.digest != job["source_digest"]:
-        raise CompileError("its sources changed since it was planned: build again")
+        digests = f"{closure.digest[:12]}, planned with {job['source_digest'][:12]}"
+        raise _Refused(
+            "its sources changed since it was planned: build again, with the same sources on every "
+            f"worker (source digest {digests})"
+        )
     return closure
 
 
@@ -232,6 +270,7 @@ def main(argv: list[str] | None = None) -> None:
         export.bind_flavor(
             arguments.flavor, dsl_folder() / "dsl_packages" / "cutlass" / "_mlir" / "_mlir_libs"
         )
+        tools = toolchain(arguments.flavor)
         add_recipe_folders(arguments.recipes)
         guard = Guard(arguments.home)
     except BaseException as error:
@@ -240,7 +279,7 @@ def main(argv: list[str] | None = None) -> None:
         return
     reply({"ready": True})
     while True:
-        reply(compile_kernel(json.loads(jobs.get()), arguments.arch, guard))
+        reply(compile_kernel(json.loads(jobs.get()), arguments.arch, tools, guard))
 
 
 if __name__ == "__main__":

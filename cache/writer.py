@@ -14,13 +14,13 @@ import errno
 import os
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from cudnn_aot.cache import layout, session
+from cudnn_aot.cache import held, layout, session
 from cudnn_aot.cache.canonical import canonical_digest, plain, sha256_hex
 from cudnn_aot.cache.files import Folder, read_regular
 from cudnn_aot.cache.pack import is_pack
@@ -37,6 +37,9 @@ from cudnn_aot.errors import (
 class StoreWriter:
     """A store opened for building; a context manager. Safe to use from many threads.
 
+    While it is open nobody prunes the store: it waits for whoever does, and tells ``notice`` the
+    seconds so far. With ``marks``, which it closes, it is the one that prunes.
+
     Attributes:
         reader: the same store for reading.
         files_written, bytes_written: what this writer added or replaced.
@@ -48,7 +51,13 @@ class StoreWriter:
         StoreError: the file system refuses (full, read-only, no permission).
     """
 
-    def __init__(self, path: str | os.PathLike[str], create: bool = True) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        create: bool = True,
+        notice: held.Notice | None = None,
+        marks: held.Marks | None = None,
+    ) -> None:
         self.path = Path(path)
         self.files_written = 0
         self.bytes_written = 0
@@ -56,18 +65,28 @@ class StoreWriter:
         self._session: session.BuildSession | None = None
         self._touched = False
         self._closed = False
+        self._marks = marks
+        self._removed_from: set[str] = set()  # folders, until they are synced
         self._epoch = source_date_epoch()
+        self._introducing = threading.RLock()
+        self._introduction: Callable[[], Mapping[str, Any]] | None = None
         if is_pack(self.path):
             raise UsageError(
                 f"cannot build into {str(self.path)!r}: it is a pack, which never changes; build "
                 "into a folder, then make a pack of that with `cudnn-aot pack`"
             )
-        if not (self.path / layout.STORE_FILE).exists():
-            self._create(create)
-        read_format(self.path, Folder(self.path))
-        if session.sweep(self.path):
-            self._touched = True  # a dead builder left folder times behind as well
-        self.reader = StoreReader(self.path)
+        try:
+            if not (self.path / layout.STORE_FILE).exists():
+                self._create(create)
+            read_format(self.path, Folder(self.path))
+            if self._marks is None:
+                self._marks = held.join_builders(self.path, notice)
+            if session.sweep(self.path):
+                self._touched = True  # a dead builder left folder times behind as well
+            self.reader = StoreReader(self.path)
+        except BaseException:
+            self.close()  # nobody else could
+            raise
 
     def put_blob(self, data: bytes) -> str:
         """Store bytes under their digest and return it."""
@@ -99,6 +118,25 @@ class StoreWriter:
             data = layout.document_bytes({**record, "format": layout.FORMAT})
             self._publish(layout.kernel_path(key), data)
         return True
+
+    def put_build(self, record: Mapping[str, Any]) -> str:
+        """Store what a build was asked to make and return the digest that names it."""
+        data = layout.document_bytes({**record, "format": layout.FORMAT})
+        digest = str(layout.parse_document(data)["digest"])
+        relative = layout.build_path(digest)
+        if not self._same(relative, data):
+            self._publish(relative, data)
+        return digest
+
+    def introduce(self, record: Callable[[], Mapping[str, Any]]) -> None:
+        """Store the record of a build before whatever this writer writes next, if anything.
+
+        A build that is killed and repeated therefore has its record; one that finds everything
+        there writes none, unless a record is damaged: this one may be it.
+        """
+        self._introduction = record
+        if self._is_a_build_damaged():
+            self._introduce()
 
     def put_pointer(self, target: str, graph_key: str, pointer: Mapping[str, Any]) -> bool:
         """Point a graph at its plan records (or its decline) for a target; False when equal.
@@ -155,6 +193,68 @@ class StoreWriter:
             self._publish(relative, data)
         return True
 
+    def remove_from_class(self, target: str, bucket: str, graph_keys: Collection[str]) -> None:
+        """Take graphs out of their class; one that has no other is removed. For who prunes alone.
+
+        Raises:
+            StoreError: it is damaged, or there is no space for what it becomes.
+        """
+        relative = layout.class_path(target, bucket)
+        graphs = sorted(set(self.reader.class_members(target, bucket)) - set(graph_keys))
+        if graphs:
+            document = {"target": target, "bucket": bucket, "graphs": graphs}
+            self._publish(relative, layout.document_bytes({**document, "format": layout.FORMAT}))
+        else:
+            self.remove(relative)
+
+    def remove(self, relative: str) -> bool:
+        """Remove a file of the store, no link being followed; False when it is not there.
+
+        Raises:
+            StoreError: the system refuses.
+        """
+        folder, _, name = relative.rpartition("/")
+        try:
+            descriptor = _open_folder(self.path, folder)
+            try:
+                os.unlink(name, dir_fd=descriptor)
+            finally:
+                os.close(descriptor)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise StoreError(f"cannot remove {str(self.path / relative)!r}: {reason}") from None
+        self._touched = True
+        self._removed_from.add(folder)
+        return True
+
+    def sync_removals(self, folders: Iterable[str] = ()) -> None:
+        """Let what was removed so far be gone before anything else is.
+
+        The folders that are empty without it go as well, and of ``folders`` those that are.
+        """
+        folders, self._removed_from = self._removed_from.union(folders), set()
+        while folders:
+            folder = max(folders, key=len)  # before what it lies in
+            folders.remove(folder)
+            outer, _, name = folder.rpartition("/")
+            with contextlib.suppress(OSError):  # gone, or a link: nothing was removed there
+                descriptor = _open_folder(self.path, folder)
+                try:
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
+            if not folder:
+                continue
+            with contextlib.suppress(OSError):  # most are not empty
+                descriptor = _open_folder(self.path, outer)
+                try:
+                    os.rmdir(name, dir_fd=descriptor)
+                    folders.add(outer)
+                finally:
+                    os.close(descriptor)
+
     def put_name(self, target: str, name: str, graph_key: str, uids: Mapping[str, int]) -> bool:
         """Give a graph a name for a target; False when equal."""
         document = {
@@ -197,21 +297,33 @@ class StoreWriter:
         try:
             folder.mkdir()
         except OSError as error:
-            raise self._refused(folder, error) from None
+            raise session.refused(folder, error) from None
         try:
             yield folder
         finally:
             _remove_tree(folder)
 
+    def write_scratch(self, path: Path, data: bytes) -> Path:
+        """Write a file of a `scratch` folder and return it."""
+        try:
+            path.write_bytes(data)
+        except OSError as error:
+            raise session.refused(path, error) from None
+        return path
+
     def close(self) -> None:
         """Settle folder times and leave; the last builder removes locks and staging."""
         with self._mutex:
             mine, self._session, self._closed = self._session, None, True
-        if mine is not None:
-            mine.close()
-        if self._touched and self.path.is_dir():
-            _settle_folders(self.path, self._epoch)
-            self._touched = False
+        try:
+            if mine is not None:
+                mine.close()
+            if self._touched and self.path.is_dir():
+                _settle_folders(self.path, self._epoch)
+                self._touched = False
+        finally:
+            if self._marks is not None:
+                self._marks.close()
 
     def __enter__(self) -> StoreWriter:
         return self
@@ -237,7 +349,7 @@ class StoreWriter:
         except FileExistsError:
             raise NotAStoreError(f"{str(self.path)!r} is not a store: it is a file") from None
         except OSError as error:
-            raise self._refused(self.path, error) from None
+            raise session.refused(self.path, error) from None
         foreign = [name for name in inside if not name.startswith(layout.NOT_SHIPPED)]
         if foreign and not (self.path / layout.STORE_FILE).exists():  # another builder's just now?
             raise NotAStoreError(
@@ -303,8 +415,31 @@ class StoreWriter:
         except OSError:
             return False
 
+    def _introduce(self) -> None:
+        with self._introducing:  # nobody's file may come before the record
+            record, self._introduction = self._introduction, None
+            if record is None:
+                return
+            try:
+                self.put_build(record())
+            except BaseException:
+                self._introduction = record
+                raise
+
+    def _is_a_build_damaged(self) -> bool:
+        folder = self.path / "builds"
+        if os.path.lexists(folder) and (folder.is_symlink() or not folder.is_dir()):
+            return True
+        try:
+            for digest in self.reader.builds():
+                self.reader.build(digest)
+        except StoreError:
+            return True
+        return False
+
     def _publish(self, relative: str, data: bytes) -> None:
         """Readers see the old file, if any, or the whole new one."""
+        self._introduce()
         final = self.path / relative
         stage = self._building().stage / f"{secrets.token_hex(8)}"
         try:
@@ -317,22 +452,11 @@ class StoreWriter:
         except OSError as error:
             with contextlib.suppress(OSError):
                 stage.unlink(missing_ok=True)
-            raise self._refused(final, error) from None
+            raise session.refused(final, error) from None
         with self._mutex:
             self._touched = True
             self.files_written += 1
             self.bytes_written += len(data)
-
-    def _refused(self, path: Path, error: OSError) -> StoreError:
-        fix = {
-            errno.ENOSPC: "free some space and build again; what is stored stays valid",
-            errno.EDQUOT: "free some space and build again; what is stored stays valid",
-            errno.EROFS: "choose a writable folder with --store",
-            errno.EACCES: "make it writable or choose another folder with --store",
-            errno.EPERM: "make it writable or choose another folder with --store",
-        }.get(error.errno or 0)
-        reason = (error.strerror or str(error)).lower()
-        return StoreError(f"cannot write {str(path)!r}: {reason}" + (f": {fix}" if fix else ""))
 
 
 def source_date_epoch() -> int:
@@ -371,6 +495,19 @@ def _make_folders(root: Path, folder: Path) -> None:
             continue
         folder.chmod(0o755)
         _sync_folder(folder.parent)
+
+
+def _open_folder(root: Path, relative: str) -> int:
+    """A folder of a store, no part of the way below ``root`` being a link."""
+    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    for part in filter(None, relative.split("/")):
+        outer = descriptor
+        try:
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            descriptor = os.open(part, flags, dir_fd=outer)
+        finally:
+            os.close(outer)
+    return descriptor
 
 
 def _sync_folder(folder: Path) -> None:

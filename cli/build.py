@@ -1,11 +1,17 @@
 """``cudnn-aot build``: graph files and targets in, a store out."""
 
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
 import click
 
 from cudnn_aot.cache.switch import is_compile_forbidden
 from cudnn_aot.cli.options import (
     choose_store,
     engines_option,
+    host_option,
     json_option,
     split_list,
     store_option,
@@ -30,6 +36,7 @@ from cudnn_aot.errors import UsageError
     metavar="T[,T]",
     help="Targets to build for: names (see `cudnn-aot targets`) or target files.",
 )
+@host_option
 @store_option
 @click.option(
     "--jobs",
@@ -38,6 +45,14 @@ from cudnn_aot.errors import UsageError
     metavar="N",
     help="Kernels compiled at once. Default: auto, what processors and memory allow.",
 )
+@click.option(
+    "--executor",
+    default="local",
+    metavar="X",
+    help="Where kernels are compiled: local (the default), ray (needs cudnn-aot[ray]).",
+)
+@click.option("--ray-address", metavar="A", help="The Ray cluster. Default: the one that runs.")
+@click.option("--shard", metavar="I/N", help="Build the I-th of N parts, each for one machine.")
 @tuning_option
 @engines_option
 @click.option(
@@ -50,8 +65,12 @@ from cudnn_aot.errors import UsageError
 def build(
     graphs: tuple[str, ...],
     targets: tuple[str, ...],
+    host: str | None,
     store: str | None,
     jobs: str,
+    executor: str,
+    ray_address: str | None,
+    shard: str | None,
     engines: tuple[str, ...],
     tuning: str | None,
     allow_declined: tuple[str, ...],
@@ -77,7 +96,7 @@ def build(
     if unknown:
         raise UsageError(f"--allow-declined: {unknown[0]!r} is not a target of this build")
     choice = choose_store(store)
-    with show_progress(quiet=as_json) as progress:
+    with show_progress(quiet=as_json) as progress, _without_ray_on_stdout(executor):
         summary = build_store(
             graphs,
             names,
@@ -87,6 +106,10 @@ def build(
             tuning=tuning,
             progress=progress,
             engines=split_list(engines) or ("native",),
+            host=host,
+            executor=executor,
+            ray_address=ray_address,
+            shard=shard,
         )
     for line in _complaints(summary):
         complain(line)
@@ -95,6 +118,19 @@ def build(
     else:
         say(*_report(summary))
     return summary.exit_code(allowed)
+
+
+@contextlib.contextmanager
+def _without_ray_on_stdout(executor: str) -> Iterator[None]:
+    """Ray prints there when a worker is lost, which the build says itself; stdout is the result's.
+
+    A thread of Ray's does it, and no option stops it.
+    """
+    if executor != "ray":
+        yield
+        return
+    with Path(os.devnull).open("w") as null, contextlib.redirect_stdout(null):
+        yield
 
 
 def _parse_jobs(text: str) -> int | None:
@@ -130,10 +166,21 @@ def _report(summary: BuildSummary) -> list[str]:
         ", ".join(f"{count} {status.value}" for status, count in counts if count)
         or "nothing to do",
         f"kernels: {kernels.compiled} compiled, {kernels.hits} already there, "
-        f"{format_bytes(kernels.bytes)}",
+        + (f"{len(kernels.failures)} failed, " if kernels.failures else "")
+        + format_bytes(kernels.bytes),
         plural(summary.files_written, "file") + f" written to {summary.store}",
-        f"{summary.seconds:.1f} s with -j {summary.jobs}",
+        f"{summary.seconds:.1f} s" + (f" with -j {summary.jobs}" if summary.jobs else ""),
     ]
+    if summary.shard is not None:
+        parts.insert(0, "part {} of {}".format(*summary.shard))
+    failed = format_table(
+        ("failed kernel", "graphs", "error", "log"),
+        [
+            (f"{f.template} {f.key[:12]}", str(len(f.graphs)), f.error, f.log or "-")
+            for f in kernels.failures
+        ],
+        right="graphs",
+    )
     header = ["graph", "target", "status", "engine", "kernels", "bytes", "seconds"]
     if any(result.provider != "native" for result in summary.graphs):
         header.insert(2, "provider")
@@ -146,7 +193,7 @@ def _report(summary: BuildSummary) -> list[str]:
         rows,
         right="kernels bytes seconds",
     )
-    return [*table, *([""] if table else []), *parts]
+    return [*table, *([""] if table else []), *failed, *([""] if failed else []), *parts]
 
 
 def _row(result: GraphResult) -> tuple[str, ...]:

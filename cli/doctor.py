@@ -22,7 +22,7 @@ from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.cache.transfer import redacted
 from cudnn_aot.cli.options import choose_store, json_option, store_option
 from cudnn_aot.cli.output import print_json, say
-from cudnn_aot.cli.table import plural
+from cudnn_aot.cli.table import format_bytes, plural
 from cudnn_aot.errors import Error, StoreError, UsageError
 
 _SERVING = ("apache-tvm-ffi",)
@@ -176,10 +176,42 @@ def _store(path: Place, is_default: bool) -> list[_Finding]:
         return [_Finding("store", str(error), False)]
     form = "a pack" if path.is_file() else "writable" if os.access(path, os.W_OK) else "read-only"
     findings = [_Finding("store", f"{path}: {contents}, {form}")]
+    findings += _life(reader) if path.is_dir() else []
     foreign = reader.foreign()
     if foreign:
         shown = ", ".join(foreign[:3]) + (", ..." if len(foreign) > 3 else "")
         findings.append(
             _Finding("foreign files", f"{plural(len(foreign), 'file')}: {shown}", True, "ignored")
         )
+    return findings
+
+
+def _life(reader: StoreReader) -> list[_Finding]:
+    """What a store takes, who uses it, and what a killed build left beside it."""
+    from cudnn_aot.cache import held, session
+    from cudnn_aot.cache.inventory import measure, total
+
+    try:
+        size = total(measure(reader.path).values())
+        places = reader.pointers()
+    except StoreError as error:
+        return [_Finding("store size", str(error), False)]
+    sizes = f"{format_bytes(size.bytes)}, {format_bytes(size.disk_bytes)} on the disk"
+    findings = [_Finding("store size", sizes)]
+    marks = held.Marks(reader.path)
+    try:
+        if not marks.works:
+            remedy = "`prune` cannot tell who uses it, nor builds of each other"
+            return [*findings, _Finding("store locks", "none on its file system", False, remedy)]
+        count = sum(marks.others(held.GRAPH + held.graph_byte(*place)) for place in places)
+        found = [f"{plural(count, 'graph')} held by living processes"]
+        is_built = marks.others(held.BUILDING)
+        found += ["somebody builds"] * is_built + ["somebody prunes"] * marks.others(held.PRUNING)
+        findings.append(_Finding("store in use", ", ".join(found)))
+    finally:
+        marks.close()
+    left = [place for place in session.places(reader.path) if place.is_dir()]
+    if left and not is_built:
+        remedy = "the next build removes what a killed one left"
+        findings.append(_Finding("unfinished build", str(left[0]), False, remedy))
     return findings

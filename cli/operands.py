@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cudnn_aot.cache.jobs import available_memory_bytes
 from cudnn_aot.cli.table import format_bytes
-from cudnn_aot.compiler.build.jobs import available_memory_bytes
 from cudnn_aot.compiler.graph.enums import data_type
 from cudnn_aot.compiler.graph.extents import evaluate
 from cudnn_aot.compiler.graph.graph import Graph

@@ -99,7 +99,27 @@ def json_option(command: _F) -> _F:
 
 
 def target_option(help_text: str) -> Callable[[_F], _F]:
-    return click.option("--target", "-t", "target", metavar="T", help=help_text)
+    """A target whose plans a store holds: the command gets the name that they are filed under."""
+    return click.option(
+        "--target", "-t", "target", metavar="T", help=help_text, callback=_stored_name
+    )
+
+
+def _stored_name(ctx: click.Context, option: click.Parameter, value: str | None) -> str | None:
+    if value is None:
+        return None
+    from cudnn_aot.compiler.target.target import stored_name
+
+    return stored_name(value)
+
+
+def host_option(command: _F) -> _F:
+    return click.option(
+        "--host",
+        metavar="TRIPLE[/LEVEL]",
+        help="Host in place of the targets' own, such as aarch64-linux-gnu or "
+        "x86_64-linux-gnu/x86-64-v2.",
+    )(command)
 
 
 def tuning_option(command: _F) -> _F:

@@ -9,10 +9,13 @@ import click
 
 from cudnn_aot.cache.layers import AnyReader
 from cudnn_aot.cache.layout import providers_of
+from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.cache.trust import environment_keys, need_signed, public_keys
+from cudnn_aot.cli.builds import list_builds
 from cudnn_aot.cli.options import (
     choose_store,
     json_option,
+    split_list,
     store_option,
     target_option,
 )
@@ -82,10 +85,22 @@ class _Plan:
 @click.command()
 @store_option
 @target_option("Only this target.")
+@click.option("--stats", is_flag=True, help="What each target takes, is shared, and made by.")
+@click.option("--builds", is_flag=True, help="What its builds were asked to make instead.")
 @json_option
-def ls(store: str | None, target: str | None, as_json: bool) -> int:
+def ls(store: str | None, target: str | None, stats: bool, builds: bool, as_json: bool) -> int:
     """List the plans of a store: name, target, engine, kernels, size."""
-    reader = choose_store(store).reader()
+    choice = choose_store(store)
+    if stats:
+        from cudnn_aot.cli.stats import show_stats
+
+        one = StoreReader(choice.path)
+        if target is not None and not one.has_target(target):
+            raise NotInStoreError(_no_target(one, target))
+        return show_stats(one, target, as_json)
+    if builds:
+        return list_builds(StoreReader(choice.path), as_json)
+    reader = choice.reader()
     plans = [plan for plan in _read_all(reader) if target in (None, plan.target)]
     if target is not None and not plans:
         raise NotInStoreError(_no_target(reader, target))
@@ -151,20 +166,46 @@ def show(
 
 @click.command()
 @store_option
+@click.option("--complete", metavar="DIR|LIST", help="Instead: is all here that graphs need?")
+@click.option("--device", metavar="N|T", help="Instead: do the plans run on a device or target?")
+@click.option(
+    "--target", "-t", "targets", multiple=True, metavar="T[,T]",
+    help="Of --complete and --device: only these; by default all that the store has.",
+)  # fmt: skip
+@click.option(
+    "--allow-declined", multiple=True, metavar="T[,T]",
+    help="Of --complete: exit 0 although graphs are declined for these (`all` for every target).",
+)  # fmt: skip
 @click.option("--trust", multiple=True, metavar="KEY", help="A key that must have signed it.")
 @json_option
-def verify(store: str | None, trust: tuple[str, ...], as_json: bool) -> int:
+def verify(
+    store: str | None,
+    complete: str | None,
+    device: str | None,
+    targets: tuple[str, ...],
+    allow_declined: tuple[str, ...],
+    trust: tuple[str, ...],
+    as_json: bool,
+) -> int:
     """Read every byte of a store and follow every reference; exit code 1 if anything is wrong.
 
     With --trust, a PEM file or 32 bytes in base64, one of the keys must have signed the store.
     """
     reader = choose_store(store).only_reader()
     keys = public_keys(trust) if trust else environment_keys()
+    if keys:
+        need_signed(reader.signature, keys, reader.root_digest(), f"store {reader.where!r}")
+    asked, allowed = split_list(targets), split_list(allow_declined)
+    if complete is not None or device is not None or asked or allowed:
+        from cudnn_aot.cli.complete import check_options, verify_complete, verify_device
+
+        check_options(complete, device, asked, allowed)
+        if device is not None:
+            return verify_device(reader, device, asked, as_json)
+        return verify_complete(reader, complete or "", asked, allowed, as_json)
     problems = reader.verify()
     foreign = reader.foreign()
     (digest,) = _digests(reader)
-    if keys:
-        need_signed(reader.signature, keys, digest, f"store {reader.where!r}")
     if as_json:
         print_json(
             {

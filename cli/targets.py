@@ -9,8 +9,10 @@ import click
 
 from cudnn_aot.cli.options import json_option
 from cudnn_aot.cli.output import print_json, say
+from cudnn_aot.cli.probe import probe
 from cudnn_aot.cli.table import format_table
 from cudnn_aot.compiler.target.target import Target, known_targets, load_target
+from cudnn_aot.errors import UsageError
 
 if TYPE_CHECKING:
     from cudnn_aot.compiler.build.engine_table import EngineRow
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 ANY = "(any)"  # as no target can be called
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @click.option(
     "--engines",
     is_flag=False,
@@ -27,12 +29,17 @@ ANY = "(any)"  # as no target can be called
     help="What each engine takes; with T, whether its kernels are made for that target.",
 )
 @json_option
-def targets(engines: str | None, as_json: bool) -> None:
+@click.pass_context
+def targets(ctx: click.Context, engines: str | None, as_json: bool) -> None:
     """List the targets that graphs can be built for, or what the engines take.
 
     An engine has a row for each kind of machine that it is made for. A graph is taken when a row
     takes it; `cudnn-aot why` says what the rows say to a graph.
     """
+    if ctx.invoked_subcommand is not None:
+        if engines is not None or as_json:
+            raise UsageError("targets: options of a verb follow it, as in `targets probe --json`")
+        return
     if engines is not None:
         _show_engines(None if engines == ANY else load_target(engines), as_json)
         return
@@ -59,6 +66,9 @@ def targets(engines: str | None, as_json: bool) -> None:
             ("target", "kind", "arch", "SMs", "shared memory", "driver for", "host"), rows
         )
     )
+
+
+targets.add_command(probe)
 
 
 def _show_engines(target: Target | None, as_json: bool) -> None:

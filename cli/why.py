@@ -11,6 +11,7 @@ from cudnn_aot.cache.layout import STORE_FILE
 from cudnn_aot.cli.options import (
     choose_store,
     engines_option,
+    host_option,
     json_option,
     split_list,
     store_option,
@@ -42,6 +43,7 @@ SHOWN_DIFFERENCES = 3
     metavar="T[,T]",
     help="Targets to explain for: names (see `cudnn-aot targets`) or target files.",
 )
+@host_option
 @store_option
 @tuning_option
 @engines_option
@@ -50,6 +52,7 @@ SHOWN_DIFFERENCES = 3
 def why(
     graph: str,
     targets: tuple[str, ...],
+    host: str | None,
     store: str | None,
     tuning: str | None,
     engines: tuple[str, ...],
@@ -66,7 +69,7 @@ def why(
     providers = check_providers(split_list(engines) or ("native",))
     if not names:
         raise UsageError(f"no target given: pass --target (known: {', '.join(known_targets())})")
-    loaded = [load_target(name) for name in names]
+    loaded = [load_target(name, host) for name in names]
     measured = None if tuning is None else load_tuning(tuning)
     reader = _reader(store)
     sources, unreadable = read_sources([Path(graph)], silent)

@@ -14,6 +14,7 @@ from cudnn_aot.errors import (
     Error,
     NotAStoreError,
     NotInStoreError,
+    RequirementError,
     UsageError,
     cudnnGraphNotSupportedError,
 )
@@ -21,6 +22,7 @@ from cudnn_aot.runtime import requirements
 from cudnn_aot.runtime.log import Log
 from cudnn_aot.runtime.plan import Plan, device_hook, initialise_ffi, load_native
 from cudnn_aot.runtime.stats import Counters, Stats
+from cudnn_aot.runtime.targets import stored_name
 
 if TYPE_CHECKING:
     from cudnn_aot.cache.layers import AnyReader
@@ -50,7 +52,8 @@ def open(
     Args:
         path: the store, a folder, a pack or the URL of a folder, or a list of stores that lie in
             layers: a plan is that of the first that has it whole.
-        target: the target whose plans are wanted; needed where a name is stored for several.
+        target: the target whose plans are wanted, by its name or the path of its descriptor;
+            needed where a name is stored for several that are for hosts as this one.
         digest: the root digest that the store must have, or a list of those of all layers; else
             they are those of ``CUDNN_AOT_PIN``, with ``:`` between them, if that is set. What is
             read later is compared with what had that digest.
@@ -104,16 +107,17 @@ class Store:
         digests: Sequence[str] = (),
         trust: _Path | Sequence[_Path] | None = None,
     ) -> None:
+        name = stored_name(target)
         self._native: _native.Store | FetchingStore
         named = layers or [os.environ.get(VARIABLE, "")]
         if trust is not None or os.environ.get(TRUST_VARIABLE) or any("://" in at for at in named):
             from cudnn_aot.runtime.remote import open_native
 
-            self._native = open_native(layers, target or "", digests, trust, VARIABLE)
+            self._native = open_native(layers, name, digests, trust, VARIABLE)
         else:
             paths = list(map(os.fsencode, layers))
-            self._native = _native.Store(paths, target or "", list(digests))
-        self.target = target
+            self._native = _native.Store(paths, name, list(digests))
+        self.target = name or None
         self._targets: frozenset[str] = frozenset()  # all, once a graph was asked for without one
         self._seen: set[str] = set()  # targets that are known to be there
         self._lock = threading.Lock()
@@ -246,8 +250,8 @@ class Store:
         """
         try:
             if isinstance(name, str):
-                return self._plan_of_name((name, target or "", ""), provider)
-            return self._plan_of_graph(name, target, provider)
+                return self._plan_of_name((name, stored_name(target), ""), provider)
+            return self._plan_of_graph(name, stored_name(target), provider)
         except Error as error:
             self._note_fault(error)
             if isinstance(error, NotInStoreError) and not isinstance(name, str):
@@ -266,7 +270,7 @@ class Store:
 
     def _closure(self, names: Iterable[str] | None, target: str | None) -> dict[str, str]:
         """The targets of distinct names, empty where it is to be found; None stands for all."""
-        chosen = target or self.target or ""
+        chosen = stored_name(target) or self.target or ""
         if chosen:
             self._need_target(chosen)
         closure: dict[str, str] = {}
@@ -376,7 +380,7 @@ class Store:
         if graph is not None and (fault := misses.write(graph, folder)):
             self._log.write("warning", f"{MISS_VARIABLE}: {fault}")
 
-    def _plan_of_graph(self, value: Any, target: str | None, provider: str | None) -> Plan:
+    def _plan_of_graph(self, value: Any, target: str, provider: str | None) -> Plan:
         graph = None
         if "cudnn_aot.compiler.graph.graph" in sys.modules:  # else nobody has a graph
             from cudnn_aot.runtime import classes
@@ -387,10 +391,10 @@ class Store:
                 f"bad name: got {value!r}, want the name or the key of a graph, or the graph"
             )
         if provider is not None:
-            exact = self._plan_of_name((graph.key(), target or "", ""), provider)
+            exact = self._plan_of_name((graph.key(), target, ""), provider)
             return exact.renamed(graph.name or exact.name, graph.uids())
         chosen = target or self.target
-        if chosen is not None:
+        if chosen:
             self._need_target(chosen)
             targets = [chosen]
         else:
@@ -398,13 +402,13 @@ class Store:
                 self._targets = frozenset(self._native.targets())
             targets = sorted(self._targets)
         found: list[Plan] = []
-        declined: list[cudnnGraphNotSupportedError] = []
+        refused: list[Error] = []
         reasons: list[str] = []
         for holder in targets:
             try:
                 plan = self._exact_or_class(graph, holder, reasons)
-            except cudnnGraphNotSupportedError as error:
-                declined.append(error)
+            except (RequirementError, cudnnGraphNotSupportedError) as error:
+                refused.append(error)
                 continue
             if plan is not None:
                 found.append(plan)
@@ -413,7 +417,7 @@ class Store:
             raise UsageError(f"{graph!r} is stored for {holders}: choose one with target=...")
         if found:
             return found[0]
-        raise declined[0] if declined else self._no_plan(graph, targets, reasons)
+        raise refused[0] if refused else self._no_plan(graph, targets, reasons)
 
     def _exact_or_class(self, graph: Any, target: str, reasons: list[str]) -> Plan | None:
         """The plan of a graph on one target, else None and the reasons; a decline is final."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from cudnn_aot.cache.layers import AnyReader
-from cudnn_aot.errors import RequirementError, StoreError, UsageError
+from cudnn_aot.errors import NotInStoreError, PinError, RequirementError, StoreError, UsageError
 from cudnn_aot.runtime import cudart, requirements
 from cudnn_aot.runtime.plan import FFI_MIN, FORMAT, find_ffi
 from cudnn_aot.runtime.requirements import Requirements, this_host
@@ -134,12 +134,12 @@ def validities(
     for holder, key in reader.pointers():
         if target is None or holder == target:
             called = tuple(names.get((holder, key), ()))
-            answer = _validity(reader, machine, process, holder, key, called)
+            answer = _first_loadable(reader, machine, process, holder, key, called)
             if answer is not None:
                 yield answer
 
 
-def _validity(
+def _first_loadable(
     reader: AnyReader,
     machine: Machine,
     process: tuple[Flag, Flag],
@@ -147,12 +147,39 @@ def _validity(
     key: str,
     names: tuple[str, ...],
 ) -> Validity | None:
-    digest = ""
+    """Of the plan that loading takes: that of the first layer that has it whole, else the first."""
+    first = None
+    for layer in reader.readers:
+        try:
+            pointer = layer.pointer(target, key)
+        except NotInStoreError:
+            continue
+        except StoreError as error:
+            flag = Flag("digest", False, "a whole pointer", str(error))
+            answer = Validity(target, key, names, "", (flag,))
+            if isinstance(error, PinError):  # which no other layer makes good
+                return answer
+        else:
+            if not pointer.get("records"):
+                return None
+            answer = _validity(reader, machine, process, pointer["records"][0], target, key, names)
+        if not {flag.name for flag in answer.unmet} & {"digest", "format"}:
+            return answer
+        first = first or answer
+    return first
+
+
+def _validity(
+    reader: AnyReader,
+    machine: Machine,
+    process: tuple[Flag, Flag],
+    digest: str,
+    target: str,
+    key: str,
+    names: tuple[str, ...],
+) -> Validity:
+    """Of the plan of this record."""
     try:
-        records = reader.pointer(target, key).get("records", [])
-        if not records:
-            return None
-        digest = records[0]
         record = json.loads(reader.blob(digest))
         version = record.get("format")
         if version != FORMAT:
@@ -162,7 +189,7 @@ def _validity(
         is_gpu = record["table"]["device"] == "cuda"
         whole = _blobs(reader, record)
     except StoreError as error:
-        flag = Flag("digest", False, digest or "a whole pointer", str(error))
+        flag = Flag("digest", False, digest, str(error))
         return Validity(target, key, names, digest, (flag,))
     except (ValueError, KeyError, TypeError, AttributeError):
         flag = Flag("digest", False, "a plan record", "one that cannot be read")

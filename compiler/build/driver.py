@@ -1,12 +1,13 @@
 """The build: graph files in, a store out, every step resumable.
 
-Order of publication: kernels, plan record, then what `publish` adds. A build that is killed and
-repeated therefore only does what is missing.
+Order of publication: the record of the build, kernels, plan record, then what `publish` adds. A
+build that is killed and repeated therefore only does what is missing.
 A graph whose stored plan key equals today's and whose kernels are all present and whole is not
 planned again and nothing is written. No recipe is imported then, unless a tuning file is given:
 which entries of it speak of the graph, the family's analyzer tells.
 """
 
+import contextlib
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -17,19 +18,23 @@ from pathlib import Path
 from typing import Any
 
 from cudnn_aot.cache.canonical import canonical_bytes
-from cudnn_aot.cache.compile import CompilerPool, KernelEntry, compile_cached
+from cudnn_aot.cache.compile import KernelEntry, compile_cached
 from cudnn_aot.cache.spec import KernelSpec
 from cudnn_aot.cache.writer import StoreWriter
 from cudnn_aot.compiler.build import records
 from cudnn_aot.compiler.build.backend import BackendOutcome, build_backend
-from cudnn_aot.compiler.build.jobs import auto_jobs
+from cudnn_aot.compiler.build.estimate import estimated_seconds, longest_first
+from cudnn_aot.compiler.build.executors import ExecutorChoice
 from cudnn_aot.compiler.build.progress import Event, ProgressCallback, Stage, silent
+from cudnn_aot.compiler.build.provenance import build_record
 from cudnn_aot.compiler.build.publish import add_to_class, publish, put_names
+from cudnn_aot.compiler.build.shards import Shard, parse_shard, partition
 from cudnn_aot.compiler.build.sources import Source, expand, failure_line, read_sources
 from cudnn_aot.compiler.build.stored import StoredPlan, stored_plan
 from cudnn_aot.compiler.build.summary import (
     BuildSummary,
     GraphResult,
+    KernelFailure,
     KernelResult,
     KernelTotals,
     Status,
@@ -40,8 +45,9 @@ from cudnn_aot.compiler.planning.plan import hints, plan_graph, plan_key
 from cudnn_aot.compiler.planning.planned import Planned
 from cudnn_aot.compiler.planning.providers import provider_order
 from cudnn_aot.compiler.planning.tuning import Tuning, load_tuning
+from cudnn_aot.compiler.target.host import why_not_built_here
 from cudnn_aot.compiler.target.target import Target, load_target
-from cudnn_aot.errors import UsageError, cudnnGraphNotSupportedError
+from cudnn_aot.errors import CompileError, UsageError, cudnnGraphNotSupportedError
 
 
 @dataclass(slots=True)
@@ -83,6 +89,10 @@ def build(
     tuning: str | Path | None = None,
     progress: ProgressCallback = silent,
     engines: Sequence[str] = ("native",),
+    host: str | None = None,
+    executor: str = "local",
+    ray_address: str | None = None,
+    shard: str | None = None,
 ) -> BuildSummary:
     """Build every graph of ``files`` for every target into ``store``.
 
@@ -92,14 +102,19 @@ def build(
         targets: names of known targets or paths of target files.
         store: folder of the store; created when there is at least one graph to put in.
         jobs: compile workers; None fits them to processors and memory.
+        executor: where kernels are compiled, of ``executors.EXECUTORS``.
+        ray_address: the Ray cluster, for ``"ray"``; None for the one that is running.
+        shard: ``"i/N"`` to build the i-th of N parts, which other machines divide the same way.
         forbid_compile: fail a graph that needs a compile instead of compiling.
         tuning: file of measured plans, which come before those that the heuristics rank.
         progress: called from the calling thread only.
         engines: providers to ask, of ``manifest.PROVIDERS``; what others have made stays.
+        host: ``TRIPLE[/LEVEL]`` in place of each target's own host.
 
     Raises:
-        UsageError: no or unknown target, an unknown provider, a path that is not a store, one name
-            for two graphs, a tuning file that is none.
+        CompileError: the host is one that no kernel can be compiled for here.
+        UsageError: no or unknown target, an unknown provider or executor, a part of no whole, a
+            path that is not a store, one name for two graphs, a tuning file that is none.
         StoreError: the store cannot be written.
     """
     started = time.perf_counter()
@@ -108,23 +123,35 @@ def build(
     if not targets:
         raise UsageError("no target given: name at least one")
     engines = check_providers(engines)
-    loaded_targets = _load_targets(targets)
+    loaded_targets = _load_targets(targets, host)
+    if "native" in engines and not forbid_compile:
+        _need_builder(loaded_targets)
     measured = None if tuning is None else load_tuning(tuning)
-    workers = jobs if jobs is not None else auto_jobs()
-    if workers < 1:
-        raise UsageError(f"jobs: got {workers}, want 1 or more")
+    choice = ExecutorChoice(executor, jobs, ray_address)
+    part = None if shard is None else parse_shard(shard)
     paths = expand(files)
     sources, unreadable = read_sources(paths, progress)
 
     results: list[GraphResult] = []
     totals = KernelTotals()
-    files_written = 0
+    files_written = workers = 0
     if sources:
-        with StoreWriter(Path(store), create=True) as writer:
-            run = _Run(writer, workers, forbid_compile, measured, progress)
+        cudnn = Cudnn()
+        targeted = list(loaded_targets.values())
+
+        def waiting(seconds: float) -> None:
+            progress(Event(Stage.NOTE, 0, 0, f"waiting for a prune of {store} ({seconds:.0f} s)"))
+
+        with StoreWriter(Path(store), create=True, notice=waiting) as writer:
+            asked = [(source.name, source.key) for source in sources]
+            writer.introduce(lambda: build_record(asked, targeted, engines, measured, cudnn))
+            run = _Run(writer, choice, forbid_compile, measured, progress, cudnn)
             for note in _notes_on_hints(sources):
                 progress(Event(Stage.NOTE, 0, 0, note))
-            results, totals = run.build(_jobs(sources, list(loaded_targets.values()), engines))
+            all_jobs = _jobs(sources, targeted, engines)
+            mine = all_jobs if part is None else _of_shard(all_jobs, part, measured)
+            results, totals = run.build(mine)
+            workers = run.workers
         files_written = writer.files_written
     results += _for_targets(unreadable, loaded_targets)
     in_order = dict.fromkeys(map(str, paths))
@@ -136,17 +163,26 @@ def build(
         kernels=totals,
         files_written=files_written,
         seconds=time.perf_counter() - started,
+        executor=choice.name,
+        shard=None if part is None else (part.index, part.count),
     )
 
 
-def _load_targets(names: Sequence[str]) -> dict[str, Target]:
+def _load_targets(names: Sequence[str], host: str | None) -> dict[str, Target]:
     loaded: dict[str, Target] = {}
-    for target in map(load_target, names):
+    for target in (load_target(name, host) for name in names):
         if loaded.setdefault(target.name, target) != target:
             raise UsageError(
                 f"two different descriptors are named {target.name!r}: give one another name"
             )
     return loaded
+
+
+def _need_builder(targets: Mapping[str, Target]) -> None:
+    """Refuse at once what would fail at the first kernel, after all the planning."""
+    for target in targets.values():
+        if fault := why_not_built_here(target.host_triple):
+            raise CompileError(f"target {target.name}: {fault}")
 
 
 def _for_targets(
@@ -198,27 +234,58 @@ def _jobs(
     return list(jobs.values())
 
 
+def _of_shard(jobs: list[_Job], shard: Shard, tuning: Tuning | None) -> list[_Job]:
+    """The jobs of one part. What is stored has no say, so that every machine divides alike."""
+    kernels: dict[str, dict[str, None]] = {}
+    seconds: dict[str, float] = {}
+    for job in jobs:
+        needed = kernels.setdefault(_place(job), {})
+        if job.provider == "native":
+            try:
+                planned = plan_graph(job.source.graph, job.target, tuning=tuning)
+            except Exception:  # told by the part that the graph falls to
+                continue
+            for spec in planned.kernels:
+                needed[spec.key] = None
+                seconds[spec.key] = estimated_seconds(spec)
+    graphs = {place: tuple(needed) for place, needed in kernels.items()}
+    parts = partition(graphs, seconds, shard.count)
+    return [job for job in jobs if parts[_place(job)] == shard.index]
+
+
+def _place(job: _Job) -> str:
+    """What all providers' jobs of a graph on a target have in common: they share its pointer."""
+    return f"{job.source.key} {job.target.name}"
+
+
 class _Run:
-    """The state of one build."""
+    """The state of one build.
+
+    Attributes:
+        workers: kernels compiled at once; 0 when nothing had to be.
+    """
 
     def __init__(
         self,
         writer: StoreWriter,
-        workers: int,
+        choice: ExecutorChoice,
         forbid: bool,
         tuning: Tuning | None,
         progress: ProgressCallback,
+        cudnn: Cudnn,
     ) -> None:
+        self.workers = 0
         self._writer = writer
-        self._workers = workers
+        self._choice = choice
         self._forbid = forbid
         self._tuning = tuning
         self._progress = progress
         self._specs: dict[str, KernelSpec] = {}
         self._entries: dict[str, KernelEntry] = {}
         self._whole: dict[str, KernelResult] = {}
+        self._failures: list[KernelFailure] = []
         self._notes: deque[str] = deque()
-        self._cudnn = Cudnn()
+        self._cudnn = cudnn
 
     def build(self, jobs: list[_Job]) -> tuple[list[GraphResult], KernelTotals]:
         for done, job in enumerate(jobs, start=1):
@@ -288,19 +355,20 @@ class _Run:
             self._publish_if_complete(job)
         if not self._specs:
             return
-        executor = ThreadPoolExecutor(self._workers, thread_name_prefix="compile")
-        with CompilerPool(self._workers) as pool:
+        with contextlib.closing(self._choice.open(self._notes.append)) as executor:
+            self.workers = executor.jobs
+            threads = ThreadPoolExecutor(executor.jobs, thread_name_prefix="compile")
             try:
                 futures: dict[Future[KernelEntry], KernelSpec] = {
-                    executor.submit(
+                    threads.submit(
                         compile_cached,
                         spec,
                         self._writer,
-                        pool,
+                        executor,
                         forbid=self._forbid,
                         wait_notice=partial(self._waiting, spec),
                     ): spec
-                    for spec in self._specs.values()
+                    for spec in longest_first(list(self._specs.values()))
                 }
                 for done, future in enumerate(as_completed(futures), start=1):
                     spec = futures[future]
@@ -310,8 +378,8 @@ class _Run:
                     label = f"{spec.template} {spec.key[:12]}"
                     self._progress(Event(Stage.COMPILE, done, len(futures), label, detail))
             finally:
-                # After an interruption nothing new may start; running compiles end with the pool.
-                executor.shutdown(wait=False, cancel_futures=True)
+                # After an interruption nothing new may start; what runs ends with the executor.
+                threads.shutdown(wait=False, cancel_futures=True)
 
     def _waiting(self, spec: KernelSpec, holder: str, seconds: float) -> None:
         """Called from a compile thread; the callback hears of it from the calling thread."""
@@ -324,6 +392,11 @@ class _Run:
             entry = future.result()
         except Exception as error:
             reason = failure_line(error)
+            made = error if isinstance(error, CompileError) else CompileError(reason)
+            graphs = tuple((s.name, job.target.name) for job in waiting for s in job.sources)
+            self._failures.append(
+                KernelFailure(spec.key, spec.template, made.reason, made.log, graphs)
+            )
             if spec.template not in reason:
                 reason = f"kernel {spec.template} ({spec.key[:12]}): {reason}"
             for job in waiting:
@@ -399,6 +472,7 @@ class _Run:
             compiled=sum(kernel.compiled for kernel in kernels.values()),
             hits=sum(not kernel.compiled for kernel in kernels.values()),
             bytes=sum(kernel.blob_bytes for kernel in kernels.values()),
+            failures=tuple(sorted(self._failures, key=lambda failure: failure.key)),
         )
 
 

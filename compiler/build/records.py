@@ -8,12 +8,12 @@ from typing import Any
 
 from cudnn_aot.cache.canonical import sha256_hex
 from cudnn_aot.cache.compile import KernelEntry
-from cudnn_aot.cache.layout import providers_of
+from cudnn_aot.cache.layout import pointer_of, providers_of
 from cudnn_aot.compiler.planning.manifest import PROVIDERS
 from cudnn_aot.compiler.planning.planned import Planned, PlannedRange
+from cudnn_aot.compiler.target.host import LEVELS
 
 FORMAT = 1
-_HOST_LEVELS = ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4")
 
 
 def plan_record(
@@ -69,24 +69,9 @@ def pointer(
 ) -> dict[str, Any]:
     """Where a graph's plans are on a target, best first over all providers, or why there is none.
 
-    ``order`` is that of `planning.providers.provider_order`. The reasons are those of every
-    provider without a plan; all but the native ones say whose.
+    ``order`` is that of `planning.providers.provider_order`.
     """
-    known = [*order, *sorted(set(providers) - set(order))]
-    held = {name: providers[name] for name in known if name in providers}
-    found = [record for each in held.values() for record in each["records"]]
-    return {
-        "status": "built" if found else "declined",
-        "records": found,
-        "graph": graph_blob,
-        "reasons": [
-            reason if name == "native" else f"{name}: {reason}"
-            for name, each in held.items()
-            if not each["records"]
-            for reason in each["reasons"]
-        ],
-        "providers": {name: dict(each) for name, each in held.items()},
-    }
+    return pointer_of(graph_blob, providers, order)
 
 
 def with_provider(
@@ -125,5 +110,5 @@ def _stricter(field: str, a: Any, b: Any) -> Any:
     if field == "glibc_min":
         return max(a, b, key=lambda version: tuple(int(part) for part in str(version).split(".")))
     if field == "host_level":
-        return max(a, b, key=_HOST_LEVELS.index)
+        return max(a, b, key=LEVELS["x86_64-linux-gnu"].index)
     raise ValueError(f"requirement {field!r} differs between kernels of one plan: {a!r} and {b!r}")

@@ -85,8 +85,9 @@ def _kernel(
     stored = reader.kernel(item["key"])
     if not is_current(stored["spec"]):
         raise ValueError("the kernel's sources or tools have changed since")
-    if (stored["blob"]["sha256"], stored["symbol"]) != (item["blob"], item["symbol"]):
-        raise ValueError("the plan record and the kernel record name different blobs")
+    # Not the blob: the plan may be of another machine, which linked the same object otherwise.
+    if (stored["object"]["sha256"], stored["symbol"]) != (item["object"], item["symbol"]):
+        raise ValueError("the plan record and the kernel record name different objects")
     reader.blob(item["blob"])
     whole = known[item["key"]] = KernelResult(
         key=item["key"],

@@ -87,10 +87,37 @@ class GraphResult:
 
 
 @dataclass(frozen=True, slots=True)
+class KernelFailure:
+    """A kernel that could not be had.
+
+    Attributes:
+        error: the first real error, one line, without naming the kernel.
+        log: path of all that its compile printed; empty when that is nothing.
+        graphs: name and target of each graph that fails with it.
+    """
+
+    key: str
+    template: str
+    error: str
+    log: str
+    graphs: tuple[tuple[str, str], ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "key": self.key,
+            "template": self.template,
+            "error": self.error,
+            "log": self.log,
+            "graphs": [{"name": name, "target": target} for name, target in self.graphs],
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class KernelTotals:
     """Distinct kernels of the build.
 
     Attributes:
+        failures: kernels that could not be had.
         compiled: kernels compiled by this build.
         hits: kernels that the store already held.
         bytes: linked bytes of both together.
@@ -99,11 +126,17 @@ class KernelTotals:
     compiled: int = 0
     hits: int = 0
     bytes: int = 0
+    failures: tuple[KernelFailure, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class BuildSummary:
-    """The outcome of a build."""
+    """The outcome of a build.
+
+    Attributes:
+        jobs: kernels compiled at once; 0 when nothing had to be.
+        shard: ``(i, N)`` when this is part i of N of a build.
+    """
 
     store: str
     jobs: int
@@ -111,6 +144,8 @@ class BuildSummary:
     kernels: KernelTotals
     files_written: int
     seconds: float
+    executor: str = "local"
+    shard: tuple[int, int] | None = None
 
     def count(self, status: Status) -> int:
         return sum(result.status is status for result in self.graphs)
@@ -134,13 +169,17 @@ class BuildSummary:
         return {
             "format": 1,
             "store": self.store,
+            "executor": self.executor,
             "jobs": self.jobs,
+            "shard": None if self.shard is None else list(self.shard),
             "graphs": [result.to_json() for result in self.graphs],
             "kernels": {
                 "compiled": self.kernels.compiled,
                 "hits": self.kernels.hits,
                 "bytes": self.kernels.bytes,
+                "failed": len(self.kernels.failures),
             },
+            "failures": [failure.to_json() for failure in self.kernels.failures],
             "files_written": self.files_written,
             "seconds": round(self.seconds, 3),
         }

@@ -11,6 +11,7 @@ import hashlib
 import importlib.util
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from cudnn_aot.cache.canonical import canonical_digest
 from cudnn_aot.compiler.graph.enums import heur_mode
@@ -52,23 +53,51 @@ def plan_key(
     modes: Sequence[heur_mode] = DEFAULT_MODES,
     tuning: Tuning | None = None,
 ) -> str:
-    """64 hex digits over graph, hints, target descriptor, planner and recipe sources, table
-    version, modes, engines, and what the tuning file says of the graph.
+    """64 hex digits over what docs/keys.md lists: `planner_document`, and what is the graph's own.
 
     Kernel sources and tools are no part of it: the keys of the plan's kernels hold them. So a
     serving host without the DSL finds what was built with it.
     """
+    return canonical_digest(plan_key_document(graph, target, modes, tuning))
+
+
+def plan_key_document(
+    graph: Graph,
+    target: Target,
+    modes: Sequence[heur_mode] = DEFAULT_MODES,
+    tuning: Tuning | None = None,
+) -> dict[str, Any]:
+    """What the plan key is the digest of; ``planner`` stands for a `planner_document`."""
     family = manifest.family_for(node.op for node in graph.nodes)
-    of_all_graphs = _planner_digest(
-        TABLE_VERSION,
-        _source_digest(family.packages if family else ()),
-        " ".join(mode.name for mode in modes),
-        " ".join(slot.name for slot in family.offered()) if family else "",
-        *target.descriptor().values(),
-    )
-    return canonical_digest(
-        [graph.key(), hints(graph), of_all_graphs, _tuning_digest(graph, family, target, tuning)]
-    )
+    return {
+        "graph": graph.key(),
+        "hints": hints(graph),
+        "planner": _planner_digest(
+            _source_digest(family.packages if family else ()),
+            " ".join(mode.name for mode in modes),
+            " ".join(slot.name for slot in family.offered()) if family else "",
+            *target.descriptor().values(),
+        ),
+        "tuning": _tuning_digest(graph, family, target, tuning),
+    }
+
+
+def planner_document(
+    sources: str, modes: str, engines: str, *descriptor: str | int
+) -> dict[str, Any]:
+    """What the plan keys of many graphs have in common."""
+    return {
+        "table_version": TABLE_VERSION,
+        "sources": sources,
+        "modes": modes,
+        "engines": engines,
+        "target": list(descriptor),
+    }
+
+
+@functools.lru_cache(maxsize=64, typed=True)  # by type, too: 1 and 1.0 give different keys
+def _planner_digest(*parts: Any) -> str:
+    return canonical_digest(planner_document(*parts))
 
 
 def hints(graph: Graph) -> dict[str, int | None]:
@@ -78,12 +107,6 @@ def hints(graph: Graph) -> dict[str, int | None]:
     """
     symbols = graph.freeze().canonical().symbols
     return {name: symbol.hint for name, symbol in sorted(symbols.items())}
-
-
-@functools.lru_cache(maxsize=64, typed=True)  # by type, too: 1 and 1.0 give different keys
-def _planner_digest(*parts: str | int) -> str:
-    """Of what the plan keys of many graphs have in common."""
-    return canonical_digest(parts)
 
 
 def _tuning_digest(

@@ -44,6 +44,10 @@ class Tuning:
         plans = self._entries.get(_key(family, facts, target))
         return canonical_digest(plans) if plans else ""
 
+    def content_digest(self) -> str:
+        """Of all that the file says; order and spelling of its entries do not count."""
+        return canonical_digest(self._entries)
+
 
 def _key(family: str, facts: Any, target: Target) -> str:
     return _join(family, target.name, facts.layout_class, facts.extents)

@@ -11,13 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 from cudnn_aot.cache.canonical import canonical_bytes, sha256_hex
 from cudnn_aot.cache.compile import CompilerPool, KernelEntry, compile_cached, stored_kernel
+from cudnn_aot.cache.jobs import auto_jobs
 from cudnn_aot.cache.layout import encode_name
 from cudnn_aot.cache.place import CACHE_VARIABLE
 from cudnn_aot.cache.spec import KernelSpec
 from cudnn_aot.cache.switch import FORBID_VARIABLE, is_compile_forbidden
 from cudnn_aot.cache.writer import StoreWriter
 from cudnn_aot.compiler.build import records
-from cudnn_aot.compiler.build.jobs import auto_jobs
 from cudnn_aot.compiler.build.publish import publish
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.planning.planned import Planned
@@ -25,7 +25,13 @@ from cudnn_aot.compiler.planning.providers import provider_order
 from cudnn_aot.compiler.program.built import StoredPlan
 from cudnn_aot.compiler.program.layers import PIN_VARIABLE, Layers
 from cudnn_aot.compiler.target.target import Target
-from cudnn_aot.errors import CompileForbiddenError, NotReproducibleError, StoreError, UsageError
+from cudnn_aot.errors import (
+    CompileForbiddenError,
+    NotInStoreError,
+    NotReproducibleError,
+    StoreError,
+    UsageError,
+)
 
 
 class Builder:
@@ -75,6 +81,7 @@ class Builder:
         order = provider_order(self._graph, self._target)
         try:
             writer = self._writer()
+            self._layers.hold(self._layers.overlay, self._target.name, self._graph.key())
             for spec in stored.planned.kernels:
                 self._copy(spec.key, writer)
             for blob in stored.record.get("blobs", ()):
@@ -118,6 +125,7 @@ class Builder:
                 writer.put_blob(reader.blob(record["blob"]["sha256"]))
                 writer.put_kernel(record)
                 return
+        raise NotInStoreError(f"kernel {key} is in no store any more ({self._layers})")
 
     def _compile(self, specs: list[KernelSpec]) -> dict[str, KernelEntry | None]:
         if self._forbidden_by:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cudnn_aot import _native
 from cudnn_aot.cache.layers import StoreLayers, open_store
 from cudnn_aot.cache.layout import providers_of
 from cudnn_aot.cache.place import CACHE_VARIABLE, Place, cache_store, split_places
@@ -25,8 +26,16 @@ from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.cache.source import source_closure
 from cudnn_aot.cache.trust import PublicKey, environment_keys
 from cudnn_aot.compiler.program.built import Bound, StoredPlan, planned_of
-from cudnn_aot.errors import CompileError, NotInStoreError, StoreError, UsageError
+from cudnn_aot.compiler.program.targets import nearest_targets
+from cudnn_aot.errors import (
+    CompileError,
+    NotInStoreError,
+    RequirementError,
+    StoreError,
+    UsageError,
+)
 from cudnn_aot.runtime.plan import FORMAT
+from cudnn_aot.runtime.requirements import Requirements
 
 if TYPE_CHECKING:
     from cudnn_aot.compiler.graph.graph import Graph
@@ -60,12 +69,16 @@ class Layers:
 
         Raises:
             NotAStoreError: one of the base, or what there is of the overlay, is no store.
-        PinError: one of the base has another root digest.
+            PinError: one of the base has another root digest.
         """
         for path, pin in zip(self.base, self.pins or [""] * len(self.base), strict=True):
             yield _reader(path, pin, self.keys)
         if not self.pins and not self.keys and self.overlay.exists():
             yield _reader(self.overlay)
+
+    def hold(self, store: Path, target: str, graph_key: str) -> None:
+        """Keep ``prune`` off what one of them has of a graph, as long as this process lives."""
+        _held(store).take(target, graph_key)
 
     def blob(self, digest: str) -> bytes:
         """The bytes named by a digest, from any layer that has them whole.
@@ -84,21 +97,31 @@ class Layers:
         target: str,
         plan_key: Callable[[Graph], str],
         provider: str = "native",
+        device: Mapping[str, Any] | None = None,
     ) -> StoredPlan | None:
         """The best stored plan of a provider for a graph, else of a symbolic graph of which it is a
         case.
 
+        With the attributes of a device, a plan of the first store for another target will do where
+        it has none for this one, if device and host meet what that plan requires.
         In the overlay it must have been made under a plan key, ``plan_key`` of the stored graph.
         Its kernels' sources must be today's. The tools that compiled them need not be here.
         """
-        for reader in self.readers():
-            stored = self._plan(reader, target, graph, plan_key, provider)
+        places = [
+            (reader, holder)
+            for reader in self.readers()
+            for holder in self._holders(reader, target, device)
+        ]
+        for reader, holder in places:
+            meets = None if holder == target else device
+            stored = self._plan(reader, holder, graph, plan_key, provider, meets)
             if stored is not None:
                 return stored
         if provider != "native" or graph.canonical().symbols:
             return None
-        for reader in self.readers():
-            stored = self._class_plan(reader, target, graph, plan_key)
+        for reader, holder in places:
+            meets = None if holder == target else device
+            stored = self._class_plan(reader, holder, graph, plan_key, meets)
             if stored is not None:
                 return stored
         return None
@@ -106,8 +129,24 @@ class Layers:
     def _adds_to(self, reader: StoreReader) -> bool:
         return reader.path == self.overlay and self.overlay not in self.base
 
+    def _holders(
+        self, reader: StoreReader, target: str, device: Mapping[str, Any] | None
+    ) -> list[str]:
+        """Whose plans are looked at in a store: those of the target, then of the nearest others."""
+        if device is None or self._adds_to(reader):
+            return [target]
+        nearest = [other.name for other in nearest_targets(device)]
+        held = set(reader.targets()) - {target}
+        known = [name for name in nearest if name in held]
+        return [target, *known, *sorted(held - set(known))]
+
     def _class_plan(
-        self, reader: StoreReader, target: str, graph: Graph, plan_key: Callable[[Graph], str]
+        self,
+        reader: StoreReader,
+        target: str,
+        graph: Graph,
+        plan_key: Callable[[Graph], str],
+        meets: Mapping[str, Any] | None,
     ) -> StoredPlan | None:
         """What one store has for the narrowest symbolic graph that stands for a concrete one."""
         try:
@@ -116,7 +155,8 @@ class Layers:
             return None
         if isinstance(found, list):
             return None
-        return self._plan(reader, target, found.member.pattern.graph, plan_key, "native", found)
+        stored_graph = found.member.pattern.graph
+        return self._plan(reader, target, stored_graph, plan_key, "native", meets, found)
 
     def _plan(
         self,
@@ -125,23 +165,31 @@ class Layers:
         graph: Graph,
         plan_key: Callable[[Graph], str],
         provider: str,
+        meets: Mapping[str, Any] | None,
         found: Found | None = None,
     ) -> StoredPlan | None:
-        """What one store has for a graph, if it can be used as it is; bound to what was found."""
+        """What one store has for a graph, if it can be used as it is, on the device ``meets`` if
+        that is given; bound to what was found.
+        """
         try:
             key = graph.key()
+            self.hold(reader.path, target, key)
             held = providers_of(reader.pointer(target, key))[provider]
             if self._adds_to(reader) and held["plan_key"] != plan_key(graph):
                 return None
             record = json.loads(self.blob(held["records"][0]))
             if (record["format"], record["graph_key"], record["target"]) != (FORMAT, key, target):
                 return None
+            if meets is not None:
+                needed = Requirements.from_record(record["requirements"])
+                needed.check_host(key)
+                needed.check_device(key, 0, meets)
             specs = [self._spec(kernel) for kernel in record["kernels"]]
             for blob in record.get("blobs", ()):
                 self.blob(blob["blob"])  # there and whole
             bound = None if found is None else _values(found, record["table"])
             return StoredPlan(record, planned_of(record, specs, bound), self.blob, bound)
-        except (StoreError, CompileError, LookupError, TypeError, ValueError):
+        except (StoreError, CompileError, RequirementError, LookupError, TypeError, ValueError):
             return None
 
     def _spec(self, kernel: dict[str, Any]) -> dict[str, Any]:
@@ -152,7 +200,7 @@ class Layers:
                 stored = reader.kernel(kernel["key"])
             except StoreError:
                 continue
-            if stored["blob"]["sha256"] == kernel["blob"]:
+            if stored["object"]["sha256"] == kernel["object"]:  # however it was linked
                 spec: dict[str, Any] = stored["spec"]
                 if source_closure(spec["template"]).digest != spec["source_digest"]:
                     raise NotInStoreError(f"kernel {kernel['key']} is of other sources")
@@ -179,6 +227,11 @@ def layers() -> Layers:
 
 
 _reader = functools.lru_cache(maxsize=16)(open_store)  # which reads what kind of store it is
+
+
+@functools.cache  # none is given up
+def _held(store: Path) -> _native.HeldGraphs:
+    return _native.HeldGraphs(os.fsencode(store))
 
 
 @functools.lru_cache(maxsize=16)

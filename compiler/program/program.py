@@ -8,7 +8,7 @@ the two. Safe to use from many threads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +43,7 @@ class Program:
         exclusions: those that were asked for before there was a list.
         stored: a plan that is at hand; without it the stores are looked in.
         providers: whose plans are listed.
+        device: attributes of the device that the target was chosen by, if it was.
 
     Raises:
         cudnnGraphNotSupportedError: no store holds a plan and there is none to build; it has the
@@ -57,9 +58,11 @@ class Program:
         exclusions: Sequence[Exclusion] = (),
         stored: StoredPlan | None = None,
         providers: Sequence[str] = ("native",),
+        device: Mapping[str, Any] | None = None,
     ) -> None:
         self.graph = graph
         self.target = target
+        self._device = device
         self._modes = tuple(modes)
         self._exclusions = list(exclusions)
         self._layers: Layers = layers()
@@ -162,7 +165,9 @@ class Program:
         found: dict[str, StoredPlan] = {}
         for provider in self._providers:
             key = self._plan_key(provider)
-            stored = key and self._layers.find(self.graph, self.target.name, key, provider)
+            stored = key and self._layers.find(
+                self.graph, self.target.name, key, provider, self._device
+            )
             if stored is not None:
                 found[provider] = stored
         self._at_hand = list(found.values())

@@ -422,10 +422,16 @@ class pygraph(Graph):  # noqa: N801  (the name that programs use)
         with self._planning:
             if self._program is not None:
                 self.begin_planning()  # says what is wrong
-            target = choose_target(self._target)
+            choice = choose_target(self._target)
             self.freeze()
-            providers = choose_providers(self._providers)
-            program = Program(self, target, modes, self._exclusions, providers=providers)
+            program = Program(
+                self,
+                choice.target,
+                modes,
+                self._exclusions,
+                providers=choose_providers(self._providers),
+                device=choice.device,
+            )
             if recorded is not None:
                 program.plans.append(*recorded)
             self.begin_planning()

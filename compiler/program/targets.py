@@ -1,12 +1,15 @@
 """Which target a graph of this process is planned for: named, or that of the current CUDA device.
 
-A device is matched by what a target requires of it, never by its name.
+A device is matched by what a target requires of it, never by its name. So are the plans that a
+store holds for other targets: where none is named, they serve if the device meets what they
+require.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from cudnn_aot.compiler.target.target import Target, known_targets, load_target
@@ -16,7 +19,18 @@ VARIABLE = "CUDNN_AOT_TARGET"
 NONE = "none"  # the variable's value for a process that only describes graphs
 
 
-def choose_target(named: str | None = None) -> Target:
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The target to plan for, and the attributes of the device that it was chosen by.
+
+    ``device`` is None where a target was named: then its plans are wanted and no others.
+    """
+
+    target: Target
+    device: Mapping[str, Any] | None = None
+
+
+def choose_target(named: str | None = None) -> Choice:
     """The target called ``named``; else that of the variable; else the current device's.
 
     Raises:
@@ -24,7 +38,7 @@ def choose_target(named: str | None = None) -> Target:
     """
     name = named or os.environ.get(VARIABLE)
     if name and name != NONE:
-        return load_target(name)
+        return Choice(load_target(name))
     why = f"{VARIABLE} is {NONE!r}" if name else "no target is named"
     if not name:
         try:
@@ -34,7 +48,7 @@ def choose_target(named: str | None = None) -> Target:
         else:
             found = nearest_target(attributes)
             if found is not None:
-                return found
+                return Choice(found, attributes)
             major, minor = attributes["compute_capability"]
             why = f"{why}, and none is of the current device's compute capability {major}.{minor}"
     raise UsageError(
@@ -54,14 +68,20 @@ def is_target_known(named: str | None = None) -> bool:
 
 
 def nearest_target(attributes: Mapping[str, Any]) -> Target | None:
-    """The shipped target whose code runs on a device and that has the most like number of SMs,
-    then the most like L2.
+    """The first of `nearest_targets`, if there is one."""
+    return next(iter(nearest_targets(attributes)), None)
+
+
+def nearest_targets(attributes: Mapping[str, Any]) -> list[Target]:
+    """The shipped targets for hosts as this one whose code runs on a device: first that with the
+    most like number of SMs, then the most like L2, then the shortest name (h200 before h100_nvl,
+    which is as large).
     """
-    from cudnn_aot.runtime.requirements import Requirements
+    from cudnn_aot.runtime.requirements import Requirements, this_host
 
     fitting = []
     for target in map(load_target, known_targets()):
-        if target.kind != "cuda":
+        if target.kind != "cuda" or target.host_triple != this_host().triple:
             continue
         needs = Requirements(
             gpu_arch=target.gpu_arch,
@@ -74,11 +94,12 @@ def nearest_target(attributes: Mapping[str, Any]) -> Target | None:
             continue
         fitting.append(target)
 
-    def distance(target: Target) -> tuple[int, int, str]:
+    def distance(target: Target) -> tuple[int, int, int, str]:
         sms = abs(target.sm_count - attributes["sm_count"])
-        return sms, abs(target.l2_bytes - attributes["l2_bytes"]), target.name
+        l2 = abs(target.l2_bytes - attributes["l2_bytes"])
+        return sms, l2, len(target.name), target.name
 
-    return min(fitting, key=distance, default=None)
+    return sorted(fitting, key=distance)
 
 
 def _current_device() -> Mapping[str, Any]:

@@ -8,10 +8,12 @@ requirement, not by name.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
+from cudnn_aot.compiler.target.flavor import driver_min, why_not_arch
+from cudnn_aot.compiler.target.host import parse_host, why_not_host
 from cudnn_aot.errors import UsageError
 
 DATA_DIR = Path(__file__).parent / "data"
@@ -37,10 +39,11 @@ class Target:
         l2_bytes: L2 cache.
         smem_optin_bytes: largest shared memory of one block after opting in.
         driver_min: lowest CUDA driver API version that loads the code, as ``cuDriverGetVersion``
-            gives it.
+            gives it; follows from the flavour.
         dsl_flavor: CuTe DSL flavour that compiles for it, ``"cu12"`` or ``"cu13"``.
         host_triple: host that the launch stubs (or CPU kernels) run on.
-        host_level: x86-64 micro-architecture level of that host's code.
+        host_level: x86-64 micro-architecture level of that host's code; empty for the baseline of
+            another processor.
     """
 
     name: str
@@ -59,6 +62,23 @@ class Target:
         """``major * 10 + minor`` of the architecture, 90 for ``"sm_90a"``; 0 for a CPU."""
         return int("".join(c for c in self.gpu_arch if c.isdigit()) or "0")
 
+    def on_host(self, host: str | None) -> Target:
+        """This target with the host ``TRIPLE[/LEVEL]`` in place of its own; as it is for None.
+
+        Code for another processor is filed apart, under ``h200-aarch64``: a store holds both. A
+        level is a requirement and no part of the name.
+
+        Raises:
+            UsageError: the triple or the level is unknown.
+        """
+        if host is None:
+            return self
+        triple, level = parse_host(host)
+        name = self.name
+        if triple != self.host_triple:
+            name = f"{name}-{triple.partition('-')[0]}"
+        return replace(self, name=name, host_triple=triple, host_level=level)
+
     def descriptor(self) -> dict[str, str | int]:
         """The fields as plain data, as a plan key reads them."""
         return {name: getattr(self, name) for name in _FIELDS}
@@ -72,14 +92,32 @@ def known_targets() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in DATA_DIR.glob("*.json")))
 
 
-def load_target(name: str) -> Target:
+def is_descriptor_path(name: str) -> bool:
+    """Whether what stands for a target is the path of a descriptor, and no name."""
+    return name.endswith(".json") or "/" in name
+
+
+def stored_name(target: str) -> str:
+    """The name that a store files plans under: that of a descriptor file, else the text itself.
+
+    A store may hold plans of targets that are described nowhere here, so a name is not checked.
+
+    Raises:
+        UsageError: the file is no descriptor.
+    """
+    return load_target(target).name if is_descriptor_path(target) else target
+
+
+def load_target(name: str, host: str | None = None) -> Target:
     """The target called ``name``, or the one described by the JSON file at that path.
+
+    ``host`` is a ``TRIPLE[/LEVEL]`` that takes the place of its host, as `Target.on_host` says.
 
     Raises:
         UsageError: the name is unknown (the message lists the known ones) or the file is no
             descriptor.
     """
-    is_path = name.endswith(".json") or "/" in name
+    is_path = is_descriptor_path(name)
     path = Path(name) if is_path else DATA_DIR / f"{name}.json"
     if not is_path and name not in known_targets():
         raise UsageError(
@@ -95,7 +133,13 @@ def load_target(name: str) -> Target:
         ) from error
     except (ValueError, RecursionError) as error:
         raise UsageError(f"target descriptor {name!r} is not JSON: {error}") from error
-    return target_from(document, name)
+    target = target_from(document, name)
+    if is_path and target.name in known_targets() and target != load_target(target.name):
+        raise UsageError(
+            f"target descriptor {name!r}: a shipped target is called {target.name!r} and has other "
+            "fields: give this one another name"
+        )
+    return target.on_host(host)
 
 
 def target_from(document: Any, source: str) -> Target:
@@ -130,10 +174,26 @@ def target_from(document: Any, source: str) -> Target:
             f"target descriptor {source!r}: name is {name!r}, want a letter or digit, "
             "then letters, digits, '.', '_', '-'"
         )
-    known_arches = GPU_ARCHES if document["kind"] == "cuda" else ("",)
-    if document["gpu_arch"] not in known_arches:
-        raise UsageError(
-            f"target descriptor {source!r}: gpu_arch is {document['gpu_arch']!r}, "
-            f"want one of {', '.join(known_arches) or 'nothing for a cpu'}"
-        )
+    if fault := _why_not(document):
+        raise UsageError(f"target descriptor {source!r}: {fault}")
     return Target(**document)
+
+
+def _why_not(document: dict[str, Any]) -> str | None:
+    """What in a descriptor does not go together, in one sentence."""
+    arch, flavor, floor = (document[field] for field in ("gpu_arch", "dsl_flavor", "driver_min"))
+    if fault := why_not_host(document["host_triple"], document["host_level"]):
+        return fault
+    if document["kind"] == "cpu":
+        driver_min(flavor)  # a flavour that is none
+        return f"gpu_arch is {arch!r}, want '' for a cpu" if arch else None
+    if arch not in GPU_ARCHES:
+        return f"gpu_arch is {arch!r}, want one of {', '.join(GPU_ARCHES)}"
+    if fault := why_not_arch(flavor, arch):
+        return fault
+    if floor != driver_min(flavor):
+        return f"driver_min is {floor}, want {driver_min(flavor)} for dsl_flavor {flavor!r}"
+    for field in ("sm_count", "l2_bytes", "smem_optin_bytes"):
+        if document[field] < 1:
+            return f"{field} is {document[field]}, want 1 or more"
+    return None

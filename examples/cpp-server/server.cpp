@@ -1,8 +1,9 @@
 // Serves plans of a store: requests are lines of standard input, answered by several threads.
 //
-//   server [--store FOLDER] [--target TARGET] [--device N] [--threads N] [--repeat N]
-//          [--out FOLDER] [PLAN...]
+//   server [--store STORE]... [--digest DIGEST]... [--target TARGET] [--device N] [--threads N]
+//          [--repeat N] [--out FOLDER] [PLAN...]
 //
+// Stores lie in layers, the first before the others; digests are their root digests, one for each.
 // A request is the name of a plan and values of its symbols ("ffn_up M=17"); a symbol that is left
 // out has its hint. Each is computed on data of its own, --repeat times; its answer is a line with
 // the sum over each output, whose elements --out leaves in FOLDER/<line>.<uid>. After the last
@@ -30,7 +31,8 @@
 namespace {
 
 struct Options {
-  std::string store, target, out;
+  std::vector<std::string> stores, digests;
+  std::string target, out;
   int device = 0;
   int threads = 4;
   int repeat = 1;
@@ -77,7 +79,9 @@ Options ParseOptions(int argc, char** argv) {
     }
     if (++i == argc) Stop(option + ": want a value");
     if (option == "--store") {
-      out.store = argv[i];
+      out.stores.push_back(argv[i]);
+    } else if (option == "--digest") {
+      out.digests.push_back(argv[i]);
     } else if (option == "--target") {
       out.target = argv[i];
     } else if (option == "--out") {
@@ -97,7 +101,7 @@ Options ParseOptions(int argc, char** argv) {
 
 Plans LoadPlans(const Options& options) {
   cudnn_aot::Store store;
-  Need(cudnn_aot::Store::Open(OrNull(options.store), OrNull(options.target), &store));
+  Need(cudnn_aot::Store::Open(options.stores, options.digests, OrNull(options.target), &store));
   std::vector<std::string> names = options.names;
   if (names.empty()) {
     std::vector<std::pair<std::string, std::string>> all;

@@ -102,7 +102,17 @@ class NotReproducibleError(StoreError):
 
 
 class CompileError(Error):
-    """A kernel did not compile or link."""
+    """A kernel did not compile or link.
+
+    Attributes:
+        reason: the first real error alone, without naming the kernel.
+        log: path of all that its compile printed; empty when that is nothing.
+    """
+
+    def __init__(self, message: str, reason: str = "", log: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason or message
+        self.log = log
 
 
 class CompileForbiddenError(CompileError):

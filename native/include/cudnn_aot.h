@@ -92,7 +92,8 @@ CUDNN_AOT_API int64_t cudnn_aot_error_operand(const cudnn_aot_error* error);    
 CUDNN_AOT_API void cudnn_aot_error_free(cudnn_aot_error* error);
 
 /* Opens the store at `path`, a folder or a pack; NULL for those at CUDNN_AOT_STORE, with ':'
- * between them. `target` is the one whose plans are wanted, or NULL. Touches no GPU. */
+ * between them. `target` is the one whose plans are wanted, or NULL. CUDNN_AOT_PIN holds here too.
+ * Touches no GPU. */
 CUDNN_AOT_API cudnn_aot_error* cudnn_aot_open(const char* path, const char* target,
                                               cudnn_aot_store** out);
 
@@ -115,9 +116,9 @@ CUDNN_AOT_API cudnn_aot_error* cudnn_aot_store_names(const cudnn_aot_store* stor
                                                                   const char* name),
                                                      void* context);
 
-/* Loads the best plan of a graph, by its name or its key. `target` is needed where several hold
- * the name and the store was opened for none; `provider` is "native", or NULL for any. This host
- * is checked, and every byte that is loaded; no GPU is touched. */
+/* Loads the best plan of a graph, by its name or its key. `target` is a name, needed where several
+ * for hosts as this one hold the graph and the store was opened for none; `provider` is "native",
+ * or NULL for any. This host is checked, and every byte that is loaded; no GPU is touched. */
 CUDNN_AOT_API cudnn_aot_error* cudnn_aot_store_plan(const cudnn_aot_store* store, const char* name,
                                                     const char* target, const char* provider,
                                                     cudnn_aot_plan** out);

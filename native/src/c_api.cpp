@@ -120,7 +120,8 @@ void cudnn_aot_error_free(cudnn_aot_error* error) {
 }
 
 cudnn_aot_error* cudnn_aot_open(const char* path, const char* target, cudnn_aot_store** out) {
-  return cudnn_aot_open_layers(path == nullptr ? 0 : 1, &path, nullptr, target, out);
+  bool is_given = path != nullptr && *path != '\0';
+  return cudnn_aot_open_layers(is_given ? 1 : 0, &path, nullptr, target, out);
 }
 
 cudnn_aot_error* cudnn_aot_open_layers(int32_t num_layers, const char* const* paths,
@@ -129,13 +130,13 @@ cudnn_aot_error* cudnn_aot_open_layers(int32_t num_layers, const char* const* pa
   return Guarded([&] {
     cudnn_aot::Opening opening;
     opening.target = TextOf(target);
-    if (num_layers > 0) opening.layers.assign(paths, paths + num_layers);
+    for (int32_t i = 0; i < num_layers; ++i) opening.layers.push_back(TextOf(paths[i]));
     if (digests != nullptr) {
       if (num_layers <= 0) {
         throw cudnn_aot::StoreFailure(Code::kUsage,
                                       "bad digest: got some for no layer, want one of each layer");
       }
-      opening.digests.assign(digests, digests + num_layers);
+      for (int32_t i = 0; i < num_layers; ++i) opening.digests.push_back(TextOf(digests[i]));
     }
     *out = new cudnn_aot_store{Store(opening)};
   });

@@ -31,11 +31,12 @@ struct PlanRecord {
   bool is_cuda = false;                 // else it is of the host
   Requirements requirements;
   std::vector<KernelEntry> kernels;
-  std::vector<std::string> blobs;  // digests of cuDNN's plans
-  Table table;                     // until a plan takes it
-  std::string text;                // the whole record, as JSON
-  int64_t bytes = 0;               // that were read for it so far
-  int64_t ns = 0;                  // that loading took so far
+  std::vector<std::string> blobs;    // digests of cuDNN's plans
+  Table table;                       // until a plan takes it
+  std::string text;                  // the whole record, as JSON
+  std::shared_ptr<const void> held;  // what keeps `prune` off it
+  int64_t bytes = 0;                 // that were read for it so far
+  int64_t ns = 0;                    // that loading took so far
 
   std::string What() const;  // "plan 'qkv' for h200", the subject of messages
 };

@@ -13,6 +13,7 @@
 
 #include "error.h"
 #include "gil.h"
+#include "held.h"
 #include "plan_record.h"
 #include "plan_type.h"
 #include "python_error.h"
@@ -213,6 +214,16 @@ void DefineStore(py::module_& m, const py::object& plan_type) {
             CheckDevice(self.record.requirements, what, device, AttributesFrom(attributes));
           },
           py::arg("what"), py::arg("device"), py::arg("attributes"));
+  py::class_<HeldGraphs>(m, "HeldGraphs",
+                         "What this process holds of a store, for as long as the object lives.")
+      .def(py::init([](const py::bytes& path) { return std::make_unique<HeldGraphs>(path); }),
+           py::arg("path"))
+      .def(  // with the interpreter lock, so that no thread forks meanwhile
+          "take",
+          [](HeldGraphs& self, const py::str& target, const std::string& graph_key) {
+            self.Take(NameOf(target), graph_key);
+          },
+          py::arg("target"), py::arg("graph_key"));
   py::class_<StoreObject>(m, "Store", "The files of a store, or of several that lie in layers.")
       .def(py::init(&OpenStore), py::arg("layers"), py::arg("target") = "",
            py::arg("digests") = std::vector<std::string>())

@@ -40,7 +40,8 @@ std::vector<std::string> PartsOf(const char* variable, const char* what) {
 std::vector<std::string> PathsOf(const Opening& opening) {
   std::vector<std::string> out = opening.layers;
   if (out.empty()) out = PartsOf(kVariable, "folders or packs");
-  if (out.empty()) {
+  // An empty path is most likely a setting that is not there; it must not be the current folder.
+  if (out.empty() || std::count(out.begin(), out.end(), "") != 0) {
     Fail(Code::kUsage, std::string("no store: pass a path or set ") + kVariable);
   }
   return out;
@@ -141,7 +142,11 @@ void CheckRecord(const Value& record, const std::string& name, const Found& foun
 
 Store::Store(const Opening& opening, StoreLayers::Note note)
     : layers_(PathsOf(opening), DigestsOf(opening, PathsOf(opening).size()), std::move(note)),
+      held_(std::make_shared<HeldLayers>()),
       target_(opening.target) {
+  for (const StoreReader& reader : layers_.readers()) {
+    held_->push_back(std::make_unique<HeldGraphs>(reader.path()));
+  }
   if (!target_.empty()) NeedTarget(target_);
 }
 
@@ -153,6 +158,9 @@ auto Store::FirstUsable(const std::string& name, const std::string& target, Use 
   bool is_chosen = !holder.empty();
   if (!is_chosen) holder = OnlyTarget(name);
   auto of_key = [&](Found found) {
+    for (const auto& layer : *held_) {
+      if (IsDigest(found.graph_key)) layer->Take(holder, found.graph_key);
+    }
     return layers_.FirstGood([&](const StoreReader& reader) {
       found.pointer = reader.Pointer(holder, found.graph_key);
       return use(found);
@@ -225,6 +233,7 @@ PlanRecord Store::Read(const std::string& name, const Found& found, const std::s
   CheckRecord(document, name, found, digest);
   PlanRecord out = ParsePlanRecord(name, found.uids, document);
   if (host != nullptr) CheckHost(out.requirements, out.What(), *host);
+  out.held = held_;
   out.bytes = static_cast<int64_t>(text.size());
   out.text = std::move(text);
   return out;
@@ -291,8 +300,24 @@ std::string Store::OnlyTarget(const std::string& name) const {
   std::vector<std::string> holders = layers_.Holders(name);
   if (holders.empty()) Absent(name, "");
   if (holders.size() == 1) return holders[0];
+  std::vector<std::string> fitting;
+  for (const std::string& holder : holders) {
+    if (IsForThisHost(name, holder)) fitting.push_back(holder);
+  }
+  if (fitting.size() == 1) return fitting[0];
   Fail(Code::kUsage, Quoted(name) + " is stored for " + Join(holders, ", ") +
                          ": choose one with plan(" + Quoted(name) + ", target=...)");
+}
+
+bool Store::IsForThisHost(const std::string& name, const std::string& target) const {
+  try {
+    FirstUsable(name, target,
+                [&](const Found& found) { return Read(name, found, "", &ThisHost()); });
+  } catch (const RequirementFailure&) {
+    return false;
+  } catch (const std::exception&) {  // declined or damaged: who takes it is told
+  }
+  return true;
 }
 
 void Store::Absent(const std::string& name, const std::string& target) const {

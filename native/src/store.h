@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "executor.h"
+#include "held.h"
 #include "plan_record.h"
 #include "requirements.h"
 #include "store_layers.h"
@@ -52,7 +53,11 @@ struct Opening {
   std::vector<std::string> digests;  // the root digest of each; none: those of CUDNN_AOT_PIN
 };
 
-// Immutable: any number of threads may load plans at once.
+// What is held of each layer.
+using HeldLayers = std::vector<std::unique_ptr<HeldGraphs>>;
+
+// Immutable: any number of threads may load plans at once. A graph that was found is held until the
+// store and every record of it are gone.
 class Store {
  public:
   // Throws StoreFailure.
@@ -82,10 +87,13 @@ class Store {
   PlanRecord Read(const std::string& name, const Found& found, const std::string& provider,
                   const Host* host) const;
   std::string Part(const std::string& digest) const;
+  // The target that holds a name; of several the one whose plan is for hosts as this one is.
   std::string OnlyTarget(const std::string& name) const;
+  bool IsForThisHost(const std::string& name, const std::string& target) const;
   [[noreturn]] void Absent(const std::string& name, const std::string& target) const;
 
   StoreLayers layers_;
+  std::shared_ptr<HeldLayers> held_;
   std::string target_;
 };
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +20,12 @@ import cudnn_aot.recipes
 from cudnn_aot.cache import layout
 from cudnn_aot.cache.canonical import sha256_hex
 from cudnn_aot.cache.compile import CompilerPool, compile_cached
+from cudnn_aot.cache.executor import Cause, Compiled, Failed
 from cudnn_aot.cache.reader import StoreReader
-from cudnn_aot.cache.spec import KernelSpec
+from cudnn_aot.cache.spec import KernelSpec, kernel_spec
+from cudnn_aot.cache.worker import one_line
 from cudnn_aot.cache.writer import StoreWriter
+from cudnn_aot.compiler.target.target import load_target
 from cudnn_aot.errors import CompileError, CompileForbiddenError, NotReproducibleError
 
 
@@ -153,18 +157,18 @@ def test_eight_processes_one_key(tmp_path: Path) -> None:
 
 
 def test_different_keys_overlap_and_waiters_hear_of_it(tmp_path: Path) -> None:
-    """Two keys in two processes, each compiled for over two seconds, and a third that waits."""
+    """Four keys in four processes, each compiled for seconds, and a fifth process that waits."""
     store, at = tmp_path / "store", str(time.monotonic() + 1.0)
-    kernels = ("host=1", "host=2")
-    both = [toy_store.start(store, kernel, "--sleep", "3", "--at", at) for kernel in kernels]
+    kernels = ("host=1", "host=2", "host=3", "host=4")
+    all_four = [toy_store.start(store, kernel, "--sleep", "4", "--at", at) for kernel in kernels]
     waiting = toy_store.start(
-        store, "host=1", "--sleep", "3", "--at", str(float(at) + 0.7)
+        store, "host=1", "--sleep", "4", "--at", str(float(at) + 0.7)
     )  # a kernel is the same whoever sleeps
-    (one,), (two,) = (toy_store.finish(process) for process in both)
-    (third,) = toy_store.finish(waiting)
-    assert one["compiled"] and two["compiled"] and not third["compiled"]
-    assert max(one["began"], two["began"]) < min(one["ended"], two["ended"])
-    assert third["notices"] and third["notices"][0].startswith(f"pid {both[0].pid} on ")
+    entries = [entry for process in all_four for entry in toy_store.finish(process)]
+    (last,) = toy_store.finish(waiting)
+    assert [entry["compiled"] for entry in [*entries, last]] == [True] * 4 + [False]
+    assert max(entry["began"] for entry in entries) < min(entry["ended"] for entry in entries)
+    assert last["notices"] and last["notices"][0].startswith(f"pid {all_four[0].pid} on ")
 
 
 def test_threads_of_one_builder(tmp_path: Path) -> None:
@@ -222,9 +226,13 @@ def fails(function: str, pool: CompilerPool, tmp_path: Path) -> str:
         ("starts_a_process", "starts a process (subprocess.Popen)"),
         ("raises", "did not compile: ValueError: tile 96 is not in the menu; log: "),
         ("does_not_compile", "did not compile: DSLUserCodeError: TYPE_UNSTABLE_JOIN"),
-        ("dies", "the compile worker was killed (out of memory?) while compiling"),
+        ("dies", "killed (out of memory?) while compiling, the second time alone, with "),
         ("aborts", "the compile worker died of SIGABRT while compiling"),
-        ("needs_a_missing_symbol", "(symbols not found: __truncsfbf2); log: "),
+        (
+            "needs_a_missing_symbol",
+            "did not compile: DSLUserCodeError: JIT session error: Symbols not found: "
+            "[ __truncsfbf2 ]; log: ",
+        ),
         ("absent", "AttributeError: module 'cudnn_aot.recipes.toys.kernels.faulty' has no"),
     ],
 )
@@ -235,11 +243,70 @@ def test_one_line_says_why(function: str, reason: str, pool: CompilerPool, tmp_p
         assert Path(message.partition("; log: ")[2]).read_text()
 
 
+class DSLRuntimeError(Exception):
+    """As the DSL's: the cause is an attribute, and the message may say nothing."""
+
+    cause: Exception | None = None
+
+
+@pytest.mark.parametrize(
+    ("message", "cause", "line"),
+    [
+        ("\n\x1b[91merror[BAD_TILE]:\x1b[0m tile 96\n  --> x.py:3", None, "BAD_TILE tile 96"),
+        (
+            "error: \U0001f9ca\U0001f9ca ICE \U0001f9ca\U0001f9ca\n  --> x.py:3",
+            "no such op",
+            "no such op",
+        ),
+        ("error: \U0001f9ca ICE IR Verification Failed \U0001f9ca", None, "\U0001f9ca ICE IR"),
+        ("error: a library could not be resolved\n = note: no symbol f \n", "x", "no symbol f"),
+        ("", None, ""),
+    ],
+)
+def test_the_first_line_of_substance(message: str, cause: str | None, line: str) -> None:
+    error = DSLRuntimeError(message)
+    error.cause = ValueError(cause) if cause else None
+    kind = "ValueError" if line == cause else "DSLRuntimeError"
+    assert one_line(error).startswith(f"{kind}: {line}" if line else kind)
+    assert "\n" not in one_line(error)
+
+
 def test_a_faulty_kernel_leaves_the_pool_working(tmp_path: Path, pool: CompilerPool) -> None:
     fails("dies", pool, tmp_path)
     fails("imports_by_name", pool, tmp_path)
     with StoreWriter(tmp_path / "store") as writer:
         assert compile_cached(toy_store.toy_spec("good", "faulty"), writer, pool).compiled
+
+
+def test_a_killed_compile_is_repeated_alone(tmp_path: Path) -> None:
+    """SIGKILL is what the system sends for want of memory: then nothing else may take any."""
+    dies_once = toy_store.toy_spec("dies_once", "faulty", marker=str(tmp_path / "marker"))
+    others = [toy_store.toy_spec(scale=float(n), sleep=0.5) for n in range(4)]
+    notices: list[str] = []
+    with CompilerPool(2, notices.append) as own, ThreadPoolExecutor(2) as threads:
+        outcomes = list(threads.map(own.compile, [dies_once, *others]))
+    assert all(isinstance(outcome, Compiled) for outcome in outcomes), outcomes
+    first, second = (tmp_path / "marker").read_text().splitlines()
+    assert (int(first), int(second)) == (2, 1)  # workers alive, its own one too
+    (notice,) = notices
+    assert notice == (
+        f"toys.kernels.faulty:dies_once {dies_once.key[:12]}: the compile worker was killed (out "
+        "of memory?) while compiling; it is compiled again alone"
+    )
+
+
+def test_a_worker_with_other_tools_is_refused(pool: CompilerPool) -> None:
+    """The key would name what another toolchain made."""
+    spec = toy_store.toy_spec(scale=9.0)
+    tools = {**spec.toolchain, "apache-tvm-ffi": "0.0.1"}
+    outcome = pool.compile(KernelSpec(**{**fields(spec), "toolchain": tools}))
+    assert isinstance(outcome, Failed) and outcome.cause is Cause.REFUSED
+    has = spec.toolchain["apache-tvm-ffi"]
+    assert f"toolchain: apache-tvm-ffi {has} (planned with 0.0.1): " in outcome.reason
+    stale = pool.compile(KernelSpec(**{**fields(spec), "source_digest": "0" * 64}))
+    assert isinstance(stale, Failed) and stale.cause is Cause.REFUSED
+    digests = f"(source digest {spec.source_digest[:12]}, planned with {'0' * 12})"
+    assert stale.reason.endswith(digests)
 
 
 def test_sources_that_change_after_planning(tmp_path: Path, pool: CompilerPool) -> None:
@@ -250,6 +317,43 @@ def test_sources_that_change_after_planning(tmp_path: Path, pool: CompilerPool) 
         pytest.raises(CompileError, match="sources changed since it was planned: build again"),
     ):
         compile_cached(stale, writer, pool)
+
+
+def test_an_edit_recompiles_the_kernels_that_read_it_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two families with two kernels each, one of which imports what is edited."""
+    recipes = tmp_path / "recipes"
+    ignored = shutil.ignore_patterns("__pycache__", "faulty.py")
+    for family in ("alpha", "beta"):
+        copy = recipes / family
+        shutil.copytree(toy_store.RECIPES / "toys", copy, ignore=ignored)
+        scaled = copy / "kernels" / "elementwise.py"
+        scaled.write_text(scaled.read_text().replace("recipes.toys.", f"recipes.{family}."))
+        own = copy / "kernels" / "plain.py"
+        own.write_text(
+            scaled.read_text()
+            .replace(f"from cudnn_aot.recipes.{family}.kernels.scaling import scaled\n", "")
+            .replace("scaled(x[i], scale)", "x[i] * scale")
+        )
+    monkeypatch.setattr(cudnn_aot.recipes, "__path__", [*cudnn_aot.recipes.__path__, str(recipes)])
+    templates = [
+        f"{f}.kernels.{m}:host" for f in ("alpha", "beta") for m in ("elementwise", "plain")
+    ]
+
+    def compiled(writer: StoreWriter, own: CompilerPool) -> set[str]:
+        specs = [kernel_spec(t, {"scale": 2.0}, load_target("cpu")) for t in templates]
+        return {s.template for s in specs if compile_cached(s, writer, own).compiled}
+
+    with StoreWriter(tmp_path / "store") as writer, CompilerPool(1) as own:
+        assert compiled(writer, own) == set(templates)
+        assert compiled(writer, own) == set()
+        edited = recipes / "beta" / "kernels" / "scaling.py"
+        edited.write_text(edited.read_text() + "# a comment\n")
+        assert compiled(writer, own) == {"beta.kernels.elementwise:host"}
+        (recipes / "beta" / "facts.py").write_text("# what plans is no source of a kernel\n")
+        (recipes / "beta" / "kernels" / "new.py").write_text("# a kernel that nobody asked for\n")
+        assert compiled(writer, own) == set()
 
 
 def test_stale_byte_code_is_not_run(
@@ -266,9 +370,6 @@ def test_stale_byte_code_is_not_run(
     module.write_text("def host(params):\n    raise ValueError('new')\n")
     os.utime(module, ns=(status.st_atime_ns, status.st_mtime_ns))
     monkeypatch.setattr(cudnn_aot.recipes, "__path__", [*cudnn_aot.recipes.__path__, str(recipes)])
-    from cudnn_aot.cache.spec import kernel_spec
-    from cudnn_aot.compiler.target.target import load_target
-
     spec = kernel_spec("tools.kernels.stale:host", {}, load_target("cpu"))
     with (
         StoreWriter(tmp_path / "store") as writer,
@@ -289,9 +390,13 @@ def fields(spec: KernelSpec) -> dict:
     [
         (
             {"host_triple": "aarch64-linux-gnu"},
+            "host_level is 'x86-64-v3', want '', its one level, for aarch64-linux-gnu",
+        ),
+        (
+            {"host_triple": "aarch64-linux-gnu", "host_level": ""},
             "cannot compile for the host 'aarch64-linux-gnu' on",
         ),
-        ({"host_level": "x86-64-v9"}, "unknown host level 'x86-64-v9', want one of x86-64, "),
+        ({"host_level": "x86-64-v9"}, "host_level is 'x86-64-v9', want one of x86-64, "),
         ({"toolchain": {"dsl_flavor": "cu13"}}, "the DSL has no code generator _cutlass_ir.cu13."),
         ({"options": ("--no-such-option",)}, "did not compile: "),
     ],
@@ -356,26 +461,22 @@ def test_a_closed_pool_refuses(tmp_path: Path) -> None:
         compile_cached(toy_store.toy_spec(scale=4.0), writer, own)
 
 
-def test_closing_ends_a_compile(tmp_path: Path) -> None:
-    own, caught = CompilerPool(1), []
-
-    def compile_slowly() -> None:
-        try:
-            own.compile(toy_store.toy_spec(sleep=60), tmp_path / "kernel.o")
-        except CompileError as error:
-            caught.append(str(error))
-
-    thread = threading.Thread(target=compile_slowly)
+def test_closing_ends_a_compile() -> None:
+    own, outcomes = CompilerPool(1), []
+    thread = threading.Thread(
+        target=lambda: outcomes.append(own.compile(toy_store.toy_spec(sleep=60)))
+    )
     thread.start()
     time.sleep(0.5)
     own.close()
     thread.join(timeout=10)
-    assert len(caught) == 1 and "\n" not in caught[0]
+    assert [outcome.cause for outcome in outcomes] == [Cause.CLOSED]
 
 
-def test_object_digests_are_of_objects(toy_build: Path, tmp_path: Path, pool: CompilerPool) -> None:
+def test_object_digests_are_of_objects(toy_build: Path, pool: CompilerPool) -> None:
     spec = toy_store.toy_spec(scale=2.0)
-    made = pool.compile(spec, tmp_path / "kernel.o")
+    made = pool.compile(spec)
+    assert isinstance(made, Compiled)
     record = StoreReader(toy_build).kernel(spec.key)
-    assert sha256_hex(made.path.read_bytes()) == record["object"]["sha256"]
+    assert sha256_hex(made.data) == record["object"]["sha256"]
     assert json.loads(json.dumps(record["spec"])) == spec.canonical()

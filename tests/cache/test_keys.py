@@ -5,9 +5,10 @@ import importlib.metadata
 import pickle
 import shutil
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
+import numpy as np
 import pytest
 import toy_store
 from hypothesis import given, settings
@@ -173,6 +174,69 @@ def test_anything_but_plain_data_raises(value: Any) -> None:
         replace(SPEC, params={"k": value})
 
 
+# Values of every other kind that a program may have at hand.
+OTHERS = st.one_of(
+    st.binary(),
+    st.complex_numbers(),
+    st.decimals(),
+    st.fractions(),
+    st.dates(),
+    st.uuids(),
+    st.sets(st.integers(), min_size=1),
+    st.frozensets(st.text()),
+    st.builds(bytearray, st.binary()),
+    st.builds(range, st.integers(0, 9)),
+    st.builds(PurePosixPath, st.text("abc/")),
+    st.builds(np.int64, st.integers(-9, 9)),
+    st.builds(np.float32, st.integers(-9, 9)),
+    st.builds(np.zeros, st.integers(0, 3)),
+    st.sampled_from([_Dtype.HALF, _Text("k"), object(), len, int, ..., NotImplemented]),
+    st.sampled_from([float("nan"), float("inf"), -float("inf")]),
+    st.dictionaries(st.integers() | st.none() | st.binary(), st.none(), min_size=1),
+    st.builds(type("Dtype", (int,), {}), st.integers()),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(OTHERS, st.lists(st.sampled_from("ld"), max_size=4), VALUES)
+def test_a_value_of_any_other_type_raises_however_deep_it_lies(
+    value: Any, path: list[str], beside: Any
+) -> None:
+    for step in path:
+        value = [beside, value] if step == "l" else {"beside": beside, "it": value}
+    for field in ("params", "toolchain"):
+        with pytest.raises(TypeError, match=f"^{field}"):
+            replace(SPEC, **{field: {"k": value}})
+    with pytest.raises(TypeError, match="^options"):
+        replace(SPEC, options=(value,))
+    with pytest.raises(TypeError):
+        canonical_bytes({"k": value})
+
+
+@settings(max_examples=60, deadline=None)
+@given(OTHERS | st.none() | st.integers() | st.lists(st.text()))
+def test_fields_that_are_text_take_nothing_else(value: Any) -> None:
+    for field in ("template", "source_digest", "gpu_arch", "host_triple", "host_level"):
+        with pytest.raises(TypeError, match=f"^{field} is a "):
+            replace(SPEC, **{field: value})
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_any_change_of_any_one_field_changes_the_key(data: Any) -> None:
+    field = data.draw(st.sampled_from(sorted(SPEC.canonical().keys() - {"version"})))
+    if field == "params":
+        value: Any = data.draw(PARAMS)
+    elif field == "toolchain":
+        value = data.draw(st.dictionaries(st.text(), st.text(), max_size=3))
+    elif field == "options":
+        value = tuple(data.draw(st.lists(st.text(), max_size=3)))
+    else:
+        value = data.draw(st.text())
+    is_same = canonical_bytes(getattr(SPEC, field)) == canonical_bytes(value)
+    assert (replace(SPEC, **{field: value}).key == SPEC.key) == is_same
+
+
 def test_params_cannot_change_after_the_key_was_taken() -> None:
     tile = [128, 256, 64]
     spec = replace(SPEC, params={"tile": tile})
@@ -199,12 +263,11 @@ def test_a_key_names_requirements_and_not_devices() -> None:
     assert kernel_spec(template, {"scale": 1}, h100) == kernel_spec(template, {"scale": 1}, h200)
 
 
-def test_the_driver_floor_must_be_the_flavours() -> None:
-    target = replace(load_target("h200"), driver_min=12040)
-    with pytest.raises(UsageError, match="has driver_min 12040, want 12090 for flavour cu12"):
-        kernel_spec("toys.kernels.elementwise:device", {"scale": 1}, target)
+def test_the_driver_floor_is_the_flavours() -> None:
+    """It is a requirement of the kernel, told by the flavour that compiled it."""
     assert toy_store.toy_spec("device").driver_min == 12090
     assert toy_store.toy_spec("host").driver_min == 0
+    assert replace(SPEC, toolchain={"dsl_flavor": "cu13"}).driver_min == 13000
 
 
 class _Wheel:

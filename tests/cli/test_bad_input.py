@@ -126,7 +126,10 @@ def test_one_name_for_two_graphs(tmp_path: Path, store_copy: Path) -> None:
     assert tree_digest(store_copy) == before
 
 
-STORE_COMMANDS = (("ls",), ("show", "up"), ("verify",), ("run", "up"))
+STORE_COMMANDS = (
+    *(("ls",), ("show", "up"), ("verify",), ("run", "up")),
+    *(("ls", "--stats"), ("verify", "--device", "cpu"), ("prune", "--unreferenced")),
+)
 
 
 @pytest.mark.parametrize("command", STORE_COMMANDS, ids=lambda value: value[0])

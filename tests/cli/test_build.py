@@ -6,6 +6,8 @@ from pathlib import Path
 
 from cli_process import linear_graph, run_cli, tree_digest, write_graph
 
+SUMMARY_FIELDS = {"format", "store", "executor", "jobs", "shard", "graphs", "kernels"}
+SUMMARY_FIELDS |= {"failures", "files_written", "seconds"}
 KERNEL_FIELDS = {"key", "symbol", "object", "blob", "bytes", "compiled", "seconds"}
 GRAPH_FIELDS = {"name", "graph_key", "target", "status", "engine", "knobs", "kernels", "seconds"}
 
@@ -17,6 +19,9 @@ def test_json_summary_and_repetition(tmp_path: Path, graph_files: list[Path]) ->
     first = run_cli(*arguments)
     assert first.returncode == 0, first.stderr
     summary = json.loads(first.stdout)
+    assert set(summary) == SUMMARY_FIELDS
+    assert (summary["executor"], summary["shard"], summary["failures"]) == ("local", None, [])
+    assert summary["jobs"] >= 1
     assert [item["name"] for item in summary["graphs"]] == ["up", "down"]
     for item in summary["graphs"]:
         assert GRAPH_FIELDS <= set(item)

@@ -13,7 +13,9 @@ from cli_process import assert_one_line_error, linear_graph, run_cli, write_grap
 
 from cudnn_aot.cache.writer import StoreWriter
 
-COMMANDS = "record build why ls show verify pack run targets doctor".split()
+COMMANDS = tuple(
+    "record convert build why ls show verify pack diff merge prune run targets doctor".split()
+)
 
 
 def test_help_is_quick_and_lists_every_command() -> None:

@@ -10,10 +10,12 @@ from pathlib import Path
 import c_interface
 import pytest
 from cpp_server import build, check_outputs, run, serve
-from served_store import small_store
+from served_store import put_plan, small_store
 
 from cudnn_aot.cache import elf
+from cudnn_aot.cache.pack_writer import write_pack
 from cudnn_aot.cache.reader import StoreReader
+from cudnn_aot.cache.writer import StoreWriter
 from cudnn_aot.compiler.formats import graph_json
 
 
@@ -77,6 +79,31 @@ def test_a_damaged_store_is_not_served(server, store_copy):
     done = serve(server, "up M=1\n", "--store", store_copy)
     assert done.returncode == 1 and not done.stdout
     assert done.stderr.startswith("error: DamagedError: ") and "its bytes hash to" in done.stderr
+
+
+def test_layers_packs_and_digests(server, tmp_path):
+    """The plan of the overlay, a pack, where it has one; and only what has the digests."""
+    stores = [tmp_path / "overlay.pack", small_store(tmp_path / "base")]
+    with StoreWriter(tmp_path / "overlay") as writer:
+        put_plan(writer, "scale", version=2)  # adds 1 to each of 18 elements
+    write_pack(StoreReader(tmp_path / "overlay"), stores[0], 0)
+    digests = [StoreReader(store).root_digest() for store in stores]
+    options = [option for store in stores for option in ("--store", store)]
+    pins = [option for digest in digests for option in ("--digest", digest)]
+    sums = {}
+    for name, given in {"both": [*options, *pins], "base": options[2:]}.items():
+        done = serve(server, "scale M=3\n", *given, "--target", "cpu", "scale")
+        assert done.returncode == 0, done.stderr
+        sums[name] = float(re.search(r"9:(\S+)$", done.stdout, re.MULTILINE)[1])
+    assert sums["both"] == sums["base"] + 18
+    for given, message in (
+        ([*options, *pins[2:], *pins[:2]], f"PinError: store '{stores[0]}' is not the pinned one"),
+        ([*options, *pins[:2]], "UsageError: bad digest: got ''"),
+        ([*options[:2], *pins], "UsageError: bad digest: got ''"),
+        (pins, "UsageError: bad digest: got some for no layer"),
+    ):
+        done = serve(server, "", *given, "scale")
+        assert done.returncode == 1 and done.stderr.startswith(f"error: {message}"), done.stderr
 
 
 def test_the_library_knows_no_python(server):

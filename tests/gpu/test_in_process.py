@@ -81,7 +81,7 @@ class Linear:
 def test_the_current_device_is_the_target():
     it = Linear()
     it.graph.create_execution_plans()
-    target = choose_target()
+    target = choose_target().target
     assert it.graph._program.target == target and target.kind == "cuda"
     assert it.graph.get_execution_plan_count() > 1
 

@@ -208,7 +208,7 @@ def test_cudnn_alone_unpinned_is_stored_and_loaded(settings: str) -> None:
     it.run()
     reader = StoreReader(settings)
     assert reader.verify() == []
-    held = reader.pointer(choose_target().name, it.graph.key())["providers"]
+    held = reader.pointer(choose_target().target.name, it.graph.key())["providers"]
     assert list(held) == ["cudnn"] and len(held["cudnn"]["records"]) == 1
     again = Linear(engines=["cudnn"])
     again.graph.build()
@@ -355,7 +355,7 @@ def test_why_shows_cudnn_s_plans() -> None:
     graph.validate()
     graph.freeze()
     source = Source("f", graph.name, graph.key(), graph)
-    told = explain(source, choose_target(), providers=BOTH)
+    told = explain(source, choose_target().target, providers=BOTH)
     print(told.backend, [(plan.mode, plan.name) for plan in told.plans][:6], told.reasons)
     assert told.backend is not None and told.backend.plans and told.backend.reason is None
     theirs = [plan for plan in told.plans if plan.name.startswith("cudnn.eng")]

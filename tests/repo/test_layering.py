@@ -73,6 +73,8 @@ ALLOWED = {
         "cudnn_aot._native",
         "cudnn_aot.cache",
     ),
+    # Knows descriptors when somebody gives one.
+    "cudnn_aot.runtime.targets": ("cudnn_aot.errors", "cudnn_aot.compiler.target"),
     # Only for who hands a graph over: no module of the runtime imports it before (tested below).
     "cudnn_aot.runtime.classes": (
         "cudnn_aot.errors",
@@ -90,7 +92,11 @@ ALLOWED = {
     "cudnn_aot.cli": ("cudnn_aot",),
 }  # fmt: skip
 # The planner hashes the recipes' sources: it knows where they are, and imports them by name only.
-ALLOWED_EXACTLY = {("cudnn_aot.compiler.planning.plan", "cudnn_aot.recipes")}
+# The record of a build has the package's version.
+ALLOWED_EXACTLY = {
+    ("cudnn_aot.compiler.planning.plan", "cudnn_aot.recipes"),
+    ("cudnn_aot.compiler.build.provenance", "cudnn_aot"),
+}
 # Kernel templates are run by compile workers, which may know nothing but them and the DSL.
 KERNELS = ("cudnn_aot.recipes.trace", "cudnn_aot.errors")
 

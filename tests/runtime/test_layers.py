@@ -164,11 +164,14 @@ def test_a_damaged_part_falls_through(
         assert version_of(store.plan("below")) == BASE
     store = runtime.open([overlay, base], target="cpu")
     assert version_of(store.plans(["scale"])["scale"]) == (OVERLAY if part == "name" else BASE)
+    assert [plan.ok for plan in store.validity() if plan.graph_key == graph_key("scale")] == [True]
+    store = runtime.open([overlay, base], target="cpu")
+    assert version_of(store.plan("scale"))
     is_absent = damage is Path.unlink and part in ("name", "pointer")  # which is no fault
     assert store.stats().fallbacks == ({} if is_absent else {"DamagedError": 1})
     assert (store.stats().loads, store.stats().failures) == (1, {})
     lines = [line for line in capfd.readouterr().err.splitlines() if "another layer" in line]
-    assert len(lines) == (0 if is_absent else 2)
+    assert bool(lines) != is_absent
     assert all("error: DamagedError: " in line and path.name in line for line in lines)
 
 
@@ -223,7 +226,11 @@ def test_a_path_is_one_store_whatever_is_in_its_name(overlay: Path, tmp_path: Pa
         assert version_of(store.plan("scale")) == OVERLAY
 
 
-def test_a_layer_that_is_no_store_is_named(overlay: Path, base: Path, tmp_path: Path) -> None:
+def test_a_layer_that_is_no_store_is_named(
+    overlay: Path, base: Path, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.delenv("CUDNN_AOT_STORE", raising=False)
+    monkeypatch.chdir(base)  # which an empty path is not
     (tmp_path / "empty").mkdir()
     for bad, why in (("absent", "there is no such folder"), ("empty", "it has no store.json")):
         for layers in ((overlay, tmp_path / bad), (tmp_path / bad, base)):
@@ -232,8 +239,11 @@ def test_a_layer_that_is_no_store_is_named(overlay: Path, base: Path, tmp_path: 
                     open_it(list(layers))
     with pytest.raises(errors.NotInStoreError, match=f"'{overlay}:{base}' holds nothing for"):
         runtime.open([overlay, base], target="h300")
-    with pytest.raises(errors.UsageError, match="no store: pass a path"):
-        runtime.open([])
+    for layers in ([], [""], [overlay, ""]):
+        with pytest.raises(errors.UsageError, match="no store: pass a path or set CUDNN_AOT_STORE"):
+            runtime.open(layers)
+        with pytest.raises(errors.UsageError, match="no store: pass a path or set CUDNN_AOT_STORE"):
+            c_interface.Store(layers)
 
 
 def open_python(layers: list[Path]) -> Any:

@@ -58,12 +58,22 @@ def _libraries() -> Path:
     return folder
 
 
+def environment(**settings: int) -> dict[str, str]:
+    """Variables under which a process has the stand-ins for CUDA; ``settings`` as of `run`."""
+    folder = _libraries()
+    return {
+        "LD_LIBRARY_PATH": str(folder),
+        "CUDNN_AOT_CUDART": str(folder / "libcudart.so.13"),
+        "STAND_IN_LOG": os.devnull,
+        "STAND_IN_SET": " ".join(f"{name}={value}" for name, value in settings.items()),
+    }
+
+
 def run(code: str, *arguments: object, prelude: str = _PRELUDE, **settings: int) -> list[str]:
     """The log of ``code``; raises with its standard error if it fails.
 
     ``settings`` change what the devices report: ``major=8``, ``driver=12000``, ``devices=1``.
     """
-    folder = _libraries()
     with tempfile.TemporaryDirectory() as scratch:
         log = Path(scratch) / "log"
         log.touch()
@@ -73,10 +83,8 @@ def run(code: str, *arguments: object, prelude: str = _PRELUDE, **settings: int)
             text=True,
             env={
                 **os.environ,
-                "LD_LIBRARY_PATH": str(folder),
-                "CUDNN_AOT_CUDART": str(folder / "libcudart.so.13"),
+                **environment(**settings),
                 "STAND_IN_LOG": str(log),
-                "STAND_IN_SET": " ".join(f"{name}={value}" for name, value in settings.items()),
                 "PYTHONPATH": os.pathsep.join([str(SUPPORT), os.environ.get("PYTHONPATH", "")]),
             },
         )

@@ -34,7 +34,7 @@ def copy_plan(source: Path, name: str, target: str, path: Path, count: int) -> P
             graph = writer.put_blob(reader.blob(pointer["graph"]))
             for number in range(count):
                 kernels = [
-                    _put_kernel(writer, kernel, library + number.to_bytes(8, "little"))
+                    put_kernel(writer, kernel, library + number.to_bytes(8, "little"))
                     for kernel, library in zip(record["kernels"], libraries, strict=True)
                 ]
                 key = hashlib.sha256(f"{entry['graph_key']} {number}".encode()).hexdigest()
@@ -48,7 +48,7 @@ def copy_plan(source: Path, name: str, target: str, path: Path, count: int) -> P
     return path
 
 
-def _put_kernel(writer: StoreWriter, kernel: dict[str, Any], library: bytes) -> dict[str, Any]:
+def put_kernel(writer: StoreWriter, kernel: dict[str, Any], library: bytes) -> dict[str, Any]:
     digest = writer.put_blob(library)
     spec = {"template": "a copy", "of": kernel["key"], "digest": digest}
     part = {"sha256": digest, "bytes": len(library)}

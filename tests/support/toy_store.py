@@ -1,10 +1,12 @@
 """Builds toy kernels into a store, as one process of several; also the helpers that tests share.
 
 Run as a script: ``toy_store.py STORE [--jobs N] [--die-at N] [--sleep S] FUNCTION=SCALE...`` prints
-one JSON line per kernel. ``--die-at`` kills the process with SIGKILL at its N-th sync or rename.
+one JSON line per kernel. ``--die-at`` kills the process with SIGKILL at its N-th sync,
+removal or rename.
 """
 
 import argparse
+import contextlib
 import hashlib
 import json
 import os
@@ -19,9 +21,10 @@ from typing import Any
 
 import cudnn_aot.recipes
 from cudnn_aot.cache.canonical import canonical_digest
-from cudnn_aot.cache.compile import CompilerPool, compile_cached
+from cudnn_aot.cache.compile import compile_cached
 from cudnn_aot.cache.spec import KernelSpec, kernel_spec
 from cudnn_aot.cache.writer import StoreWriter
+from cudnn_aot.compiler.build.executors import ExecutorChoice
 from cudnn_aot.compiler.target.target import load_target
 
 RECIPES = Path(__file__).parents[1] / "cache" / "recipes"
@@ -40,29 +43,36 @@ def toy_spec(function: str = "host", module: str = "elementwise", **params: Any)
 
 def fill(writer: StoreWriter, count: int = 3) -> None:
     """A store with every kind of file and no compile."""
+    writer.introduce(lambda: {"version": "toys", "graphs": []})
     for number in range(count):
-        blob = writer.put_blob(b"kernel %d" % number)
-        spec = {"template": "none", "number": number}
-        key = canonical_digest(spec)
-        part = {"sha256": blob, "bytes": len(b"kernel %d" % number)}
-        writer.put_kernel(
-            {
-                "key": key,
-                "spec": spec,
-                "symbol": "kernel",
-                "object": part,
-                "blob": part,
-                "requirements": {"gpu_arch": "sm_90a"},
-            }
-        )
-        kernel = {"key": key, "symbol": "kernel", "blob": blob, "bytes": part["bytes"]}
-        record = writer.put_blob(json.dumps({"kernels": [kernel], "number": number}).encode())
-        graph_key = hashlib.sha256(b"graph %d" % number).hexdigest()
-        graph = writer.put_blob(b"graph %d" % number)
-        pointer = {"status": "built", "records": [record], "graph": graph, "reasons": []}
-        writer.put_pointer("h200", graph_key, pointer)
-        writer.put_class_member("h200", class_bucket(number), graph_key)
-        writer.put_name("h200", f"layer/{number}", graph_key, {"A": 1, "Y": 4})
+        put(writer, number)
+
+
+def put(writer: StoreWriter, number: int, linker: bytes = b"") -> None:
+    """Graph ``number`` with all that it needs; linkers give other blobs of one object."""
+    made = {"sha256": hashlib.sha256(b"kernel %d" % number).hexdigest(), "bytes": 8}
+    data = b"kernel %d" % number + linker
+    blob = writer.put_blob(data)
+    spec = {"template": "none", "number": number}
+    key = canonical_digest(spec)
+    writer.put_kernel(
+        {
+            "key": key,
+            "spec": spec,
+            "symbol": "kernel",
+            "object": made,
+            "blob": {"sha256": blob, "bytes": len(data)},
+            "requirements": {"gpu_arch": "sm_90a"},
+        }
+    )
+    kernel = {"key": key, "symbol": "kernel", "blob": blob, "bytes": len(data)}
+    record = writer.put_blob(json.dumps({"kernels": [kernel], "number": number}).encode())
+    graph_key = hashlib.sha256(b"graph %d" % number).hexdigest()
+    graph = writer.put_blob(b"graph %d" % number)
+    pointer = {"status": "built", "records": [record], "graph": graph, "reasons": []}
+    writer.put_pointer("h200", graph_key, pointer)
+    writer.put_class_member("h200", class_bucket(number), graph_key)
+    writer.put_name("h200", f"layer/{number}", graph_key, {"A": 1, "Y": 4})
 
 
 def class_bucket(number: int) -> str:
@@ -106,7 +116,7 @@ def die_at(count: int) -> None:
 
         return call
 
-    os.fsync = counted(os.fsync)
+    os.fsync, os.unlink = counted(os.fsync), counted(os.unlink)
     Path.replace = counted(Path.replace)  # type: ignore[method-assign]
 
 
@@ -116,6 +126,7 @@ def main() -> None:
     parser.add_argument("kernels", nargs="*")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--die-at", type=int, default=0)
+    parser.add_argument("--ray", metavar="ADDRESS", help="compile on this Ray cluster")
     parser.add_argument("--sleep", type=float, default=0)
     parser.add_argument("--at", type=float, default=0, help="monotonic time to start at")
     arguments = parser.parse_args()
@@ -139,7 +150,11 @@ def main() -> None:
             return {**asdict(entry), "began": began, "ended": time.monotonic()}
 
         notices = _Notices()
-        with CompilerPool(arguments.jobs) as pool, ThreadPoolExecutor(arguments.jobs) as threads:
+        choice = ExecutorChoice("ray" if arguments.ray else "local", arguments.jobs, arguments.ray)
+        with (
+            contextlib.closing(choice.open(notices.seen.append)) as pool,
+            ThreadPoolExecutor(arguments.jobs) as threads,
+        ):
             for result in threads.map(build, specs):
                 print(json.dumps({**result, "notices": notices.seen}), flush=True)
 

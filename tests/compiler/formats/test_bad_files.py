@@ -30,7 +30,14 @@ GOOD: dict[str, Any] = {
         {"op": "relu", "inputs": {"input": 3}, "outputs": {"OUT_0": 4}},
     ],
 }
-DELETE = object()
+
+
+class _Delete:
+    def __repr__(self) -> str:
+        return "nothing"
+
+
+DELETE = _Delete()
 
 
 def edited(path: str, value: Any) -> str:

@@ -21,7 +21,7 @@ class TorchDtype:
     def __init__(self, name):
         self.text = f"torch.{name}"
 
-    def __str__(self):
+    def __repr__(self):
         return self.text
 
 
@@ -78,7 +78,9 @@ def test_what_means_a_data_type(given, wanted):
     assert as_data_type(given) is wanted
 
 
-@pytest.mark.parametrize("given", ["bf16x", 3, np.complex64, object()], ids=repr)
+@pytest.mark.parametrize(
+    "given", ["bf16x", 3, np.complex64, object()], ids=["word", "number", "complex", "object"]
+)
 def test_anything_else_is_refused_with_the_choices(given):
     with pytest.raises(InvalidGraphError, match="bad data_type: got .*, want one of FLOAT, DOUBLE"):
         as_data_type(given)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cudnn_aot.compiler.build import jobs
+from cudnn_aot.cache import jobs
 
 
 @pytest.fixture

@@ -1,0 +1,52 @@
+"""``cudnn-aot merge``: join the stores of several builds."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from cudnn_aot.cache.merge import merge as merge_stores
+from cudnn_aot.cache.reader import StoreReader
+from cudnn_aot.cli.options import choose_store, json_option, store_option
+from cudnn_aot.cli.output import complain, print_json, say
+from cudnn_aot.cli.table import format_bytes, plural
+from cudnn_aot.errors import UsageError
+
+
+@click.command()
+@click.argument("sources", metavar="SRC...", nargs=-1, required=True)
+@store_option
+@click.option("--keep", is_flag=True, help="Of two that differ, what was there before: no failure.")
+@click.option("--replace", is_flag=True, help="Of two that differ, what the later source has.")
+@json_option
+def merge(
+    sources: tuple[str, ...], store: str | None, keep: bool, replace: bool, as_json: bool
+) -> int:
+    """Add all that the stores SRC hold to one store, which is made if need be.
+
+    Every byte is checked before it is taken, and what fails is listed. Names and plans that differ
+    are listed too, and stay as they are: exit code 1, unless --keep or --replace decides.
+    """
+    if keep and replace:
+        raise UsageError("--keep and --replace exclude each other: give one")
+    path = choose_store(store).path
+    readers = [StoreReader(Path(source)) for source in sources]
+    did = merge_stores(readers, path, "keep" if keep else "replace" if replace else None)
+    is_decided = keep or replace
+    for line in did.failures:
+        complain(f"error: {line}")
+    for line in did.conflicts:
+        complain(f"{'note' if is_decided else 'error'}: {line}")
+    if as_json:
+        print_json({"format": 1, "store": str(path), **asdict(did)})
+    else:
+        counts = (
+            plural(did.plans, "plan"),
+            plural(did.kernels, "kernel"),
+            plural(did.names, "name"),
+        )
+        files = f"{plural(did.files_written, 'file')}, {format_bytes(did.bytes_written)}"
+        say(f"{path}: {', '.join(counts)} added or changed: {files}")
+    return 1 if did.failures or did.conflicts and not is_decided else 0

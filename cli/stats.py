@@ -1,0 +1,76 @@
+"""``cudnn-aot ls --stats``: what a store takes, by target."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from cudnn_aot.cache.inventory import Size, take_inventory
+from cudnn_aot.cache.reader import StoreReader
+from cudnn_aot.cache.stats import TargetStats, stats_of
+from cudnn_aot.cli.output import print_json, say
+from cudnn_aot.cli.table import format_bytes, format_table, plural
+
+
+def show_stats(reader: StoreReader, target: str | None, as_json: bool) -> int:
+    """Print the statistics of a store, or of one target that it holds."""
+    stats = stats_of(take_inventory(reader))
+    rows = [row for row in stats.targets if target in (None, row.target)]
+    if as_json:
+        print_json(
+            {
+                "format": 1,
+                "store": str(reader.path),
+                "targets": [_document(row) for row in rows],
+                "all": _document(stats.all),
+                "unreferenced": {
+                    "kernels": stats.unused_kernels,
+                    "blobs": stats.unused_blobs,
+                    **asdict(stats.unused),
+                },
+                "foreign": asdict(stats.foreign),
+            }
+        )
+        return 0
+    header = ("target", "graphs", "plans", "declined", "kernels", "blobs", "bytes", "on disk")
+    right = "graphs plans declined kernels blobs bytes disk"
+    say(*(format_table(header, [_cells(row) for row in [*rows, stats.all]], right=right)), "")
+    for row in rows:
+        say(f"{row.target}: made by {'; '.join(row.toolchains) or 'tools that are not recorded'}")
+        if row.shared_kernels:
+            say(f"  {plural(row.shared_kernels, 'kernel')} of more than one graph")
+        if row.shared.bytes:
+            say(f"  {_both(row.shared)} that other targets need too")
+    if stats.unused_kernels or stats.unused_blobs:
+        counts = f"{plural(stats.unused_kernels, 'kernel')}, {plural(stats.unused_blobs, 'blob')}"
+        say(f"named by no graph: {counts}, {_both(stats.unused)} (`prune --unreferenced`)")
+    if stats.foreign.bytes:
+        say(f"not the store's own: {_both(stats.foreign)}")
+    return 0
+
+
+def _document(row: TargetStats) -> dict[str, Any]:
+    counts = {"target": row.target} if row.target else {}
+    return {
+        **counts,
+        "graphs": row.graphs,
+        "names": row.names,
+        "plans": row.plans,
+        "declined": row.declined,
+        "kernels": row.kernels,
+        "shared_kernels": row.shared_kernels,
+        "blobs": row.blobs,
+        **asdict(row.size),
+        "shared": asdict(row.shared),
+        "toolchains": list(row.toolchains),
+    }
+
+
+def _cells(row: TargetStats) -> tuple[str, ...]:
+    counts = (row.graphs, row.plans, row.declined, row.kernels, row.blobs)
+    sizes = (format_bytes(row.size.bytes), format_bytes(row.size.disk_bytes))
+    return (row.target or "all", *map(str, counts), *sizes)
+
+
+def _both(size: Size) -> str:
+    return f"{format_bytes(size.bytes)} ({format_bytes(size.disk_bytes)} on the disk)"
