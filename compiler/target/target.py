@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
-from cudnn_aot.errors import UsageError
+from cudnn_aot.errors import UsageError, did_you_mean
 
 DATA_DIR = Path(__file__).parent / "data"
 
@@ -83,7 +83,8 @@ def load_target(name: str) -> Target:
     path = Path(name) if is_path else DATA_DIR / f"{name}.json"
     if not is_path and name not in known_targets():
         raise UsageError(
-            f"unknown target {name!r}; known: {', '.join(known_targets())}, or a descriptor file"
+            f"unknown target {name!r}{did_you_mean(name, known_targets())}; known: "
+            f"{', '.join(known_targets())}, or a descriptor file"
         )
     if path.exists() and not path.is_file():  # a FIFO would be waited for without end
         raise UsageError(f"target descriptor {name!r} is not a regular file")
@@ -110,7 +111,8 @@ def target_from(document: Any, source: str) -> Target:
         )
     names = set(_FIELDS)
     if unknown := sorted(set(document) - names):
-        raise UsageError(f"target descriptor {source!r}: unknown field {unknown[0]!r}")
+        near = did_you_mean(unknown[0], names)
+        raise UsageError(f"target descriptor {source!r}: unknown field {unknown[0]!r}{near}")
     if missing := sorted(names - set(document)):
         raise UsageError(f"target descriptor {source!r}: field {missing[0]!r} is missing")
     for name, hint in get_type_hints(Target).items():
