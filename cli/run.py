@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cudnn_aot.cache.reader import StoreReader
+from cudnn_aot.cli.completion import complete_plans
 from cudnn_aot.cli.options import (
     choose_store,
     json_option,
@@ -17,7 +18,14 @@ from cudnn_aot.cli.options import (
 )
 from cudnn_aot.cli.output import complain, print_json, say
 from cudnn_aot.cli.table import format_table, plural
-from cudnn_aot.errors import Error, NotInStoreError, RequirementError, StoreError, UsageError
+from cudnn_aot.errors import (
+    Error,
+    NotInStoreError,
+    RequirementError,
+    StoreError,
+    UsageError,
+    did_you_mean,
+)
 
 if TYPE_CHECKING:
     from cudnn_aot.cli.operands import Operands
@@ -62,7 +70,7 @@ class _Outcome:
 
 
 @click.command()
-@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=complete_plans)
 @click.option("--all", "everything", is_flag=True, help="Every plan of the store for the target.")
 @store_option
 @target_option("The target whose plans run; needed when the store holds several for a name.")
@@ -291,8 +299,10 @@ def _all_names(reader: StoreReader, target: str | None) -> list[tuple[str, str |
         raise UsageError(f"--all: pass --target, the store holds plans for {', '.join(owners)}")
     chosen = target or (owners[0] if owners else "")
     if chosen not in owners:
-        held = ", ".join(owners) or "none"
-        raise NotInStoreError(f"no plan for target {chosen!r}: the store holds plans for {held}")
+        held, near = ", ".join(owners) or "none", did_you_mean(chosen, owners)
+        raise NotInStoreError(
+            f"no plan for target {chosen!r}{near}: the store holds plans for {held}"
+        )
     names = [name for owner, name in reader.names() if owner == chosen]
     return [(name, chosen) for name in names if not _is_declined(reader, chosen, name)]
 

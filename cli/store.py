@@ -9,6 +9,7 @@ import click
 
 from cudnn_aot.cache.layout import providers_of
 from cudnn_aot.cache.reader import StoreReader
+from cudnn_aot.cli.completion import complete_files, complete_plans_and_files
 from cudnn_aot.cli.options import (
     choose_store,
     json_option,
@@ -17,7 +18,7 @@ from cudnn_aot.cli.options import (
 )
 from cudnn_aot.cli.output import complain, print_json, say
 from cudnn_aot.cli.table import format_bytes, format_table, plural
-from cudnn_aot.errors import NotInStoreError, StoreError, UsageError
+from cudnn_aot.errors import NotInStoreError, StoreError, UsageError, did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +110,16 @@ def ls(store: str | None, target: str | None, as_json: bool) -> int:
 
 
 @click.command()
-@click.argument("name", metavar="NAME|FILE")
+@click.argument("name", metavar="NAME|FILE", shell_complete=complete_plans_and_files)
 @store_option
 @target_option("Only this target; by default every target that holds the name.")
 @click.option("--mermaid", is_flag=True, help="Of a graph file: a Mermaid flowchart.")
-@click.option("--svg", metavar="OUT", help="Of a graph file: draw it into this file.")
+@click.option(
+    "--svg",
+    metavar="OUT",
+    shell_complete=complete_files,
+    help="Of a graph file: draw it into this file.",
+)
 @json_option
 def show(
     name: str, store: str | None, target: str | None, mermaid: bool, svg: str | None, as_json: bool
@@ -134,7 +140,8 @@ def show(
     if not owners:
         known = sorted({known for _, known in reader.names()})
         raise NotInStoreError(
-            f"no plan {name!r} in the store {str(reader.path)!r}: it holds {_some(known)}"
+            f"no plan {name!r}{did_you_mean(name, known)} in the store {str(reader.path)!r}: it "
+            f"holds {_some(known)}"
         )
     if target is not None and target not in owners:
         raise NotInStoreError(f"{name!r} is stored for {', '.join(owners)}, not for {target!r}")
@@ -319,7 +326,9 @@ def _step(step: dict[str, Any]) -> str:
 
 
 def _no_target(reader: StoreReader, target: str) -> str:
-    return f"no plan for target {target!r}: the store holds plans for {_some(reader.targets())}"
+    held = reader.targets()
+    near = did_you_mean(target, held)
+    return f"no plan for target {target!r}{near}: the store holds plans for {_some(held)}"
 
 
 def _some(names: list[str]) -> str:
