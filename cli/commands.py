@@ -27,6 +27,7 @@ COMMANDS = {
     "verify": ("store", "Check every byte of a store against its digests."),
     "run": ("run", "Execute stored plans on random operands and check the results."),
     "targets": ("targets", "List the targets that graphs can be built for."),
+    "report": ("report.command", "Write what a store holds as one HTML page."),
     "doctor": ("doctor", "Report versions, settings and what is missing."),
     "completion": ("completion", "Print the script that lets a shell complete commands."),
 }

@@ -1,12 +1,11 @@
 """Graphs of files written as graph JSON into a folder, for ``cudnn-aot convert``."""
 
-import os
 import re
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cudnn_aot.cli.files import publish
 from cudnn_aot.compiler.build.sources import failure_line, read_each
 from cudnn_aot.compiler.formats import graph_json
 from cudnn_aot.compiler.formats.load import Unread
@@ -70,7 +69,7 @@ class Writer:
         if reason:
             return Result(str(source), "failed", reason=reason)
         try:
-            _publish(path, text)
+            publish(path, text)
         except OSError as error:
             return Result(str(source), "failed", reason=f"{path}: cannot write: {error.strerror}")
         self._written[path] = text, str(source)
@@ -80,16 +79,3 @@ class Writer:
 def _file_stem(name: str) -> str:
     """`name` as a file's name: letters, digits and ``_.-``."""
     return re.sub(r"[^\w.-]+", "_", name, flags=re.ASCII).lstrip(".")[:120] or "graph"
-
-
-def _publish(path: Path, text: str) -> None:
-    """Write a file at once: a reader finds the old or the new one, whole."""
-    descriptor, stage = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(stage).chmod(0o644)
-        Path(stage).replace(path)
-    except BaseException:
-        Path(stage).unlink(missing_ok=True)
-        raise

@@ -51,7 +51,7 @@ SETTINGS = (
     Setting(
         "store", "path", "the store",
         "--store", "CUDNN_AOT_STORE", "store", "cudnn_aot_store",
-        ("build", "why", "ls", "show", "verify", "run", "doctor"),
+        ("build", "why", "ls", "show", "verify", "run", "report", "doctor"),
     ),
     Setting(
         "target", "targets", "what graphs are built for, and planned for in a program",

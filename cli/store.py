@@ -10,6 +10,7 @@ import click
 from cudnn_aot.cache.layout import providers_of
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.cli.completion import complete_files, complete_plans_and_files
+from cudnn_aot.cli.expressions import expression_terms, format_expression
 from cudnn_aot.cli.options import (
     choose_store,
     json_option,
@@ -261,7 +262,7 @@ def _describe(plan: _Plan) -> list[str]:
     for entry in table.get("dispatch", []):
         steps = ", ".join(_step(step) for step in branches[entry["branch"]]["steps"])
         lines.append(f"  branch {entry['branch']}: {steps or 'nothing to do'}")
-        terms = _expression_terms(entry["when"])
+        terms = expression_terms(entry["when"])
         lines += [f"    {'when' if i == 0 else ' and'} {term}" for i, term in enumerate(terms)]
     lines.append("")
     kernels = [
@@ -282,37 +283,7 @@ def _indent(lines: list[str]) -> list[str]:
 
 
 def _extents(values: list[Any]) -> str:
-    return "[" + ", ".join(_expression(value) for value in values) + "]"
-
-
-_INFIX = {"add": " + ", "sub": " - ", "mul": "*", "eq": " == ", "lt": " < ", "le": " <= "}
-_INFIX |= {"and": " and ", "or": " or "}
-
-
-def _expression(value: Any) -> str:
-    """A launch-table expression or predicate as a person writes it."""
-    if isinstance(value, bool):
-        return "always" if value else "never"
-    if not isinstance(value, list):
-        return str(value)
-    form, *parts = value
-    texts = [_expression(part) for part in parts]
-    if form in _INFIX:
-        nested = [
-            f"({text})" if isinstance(part, list) and part[0] in _INFIX and form != "mul" else text
-            for part, text in zip(parts, texts, strict=True)
-        ]
-        return _INFIX[form].join(nested)
-    if form == "divides":
-        return f"{texts[0]} divides {texts[1]}"
-    return f"{form}({', '.join(texts)})"
-
-
-def _expression_terms(predicate: Any) -> list[str]:
-    """The terms of a conjunction, nested ones spread out."""
-    if isinstance(predicate, list) and predicate[:1] == ["and"]:
-        return [term for part in predicate[1:] for term in _expression_terms(part)]
-    return [_expression(predicate)]
+    return "[" + ", ".join(format_expression(value) for value in values) + "]"
 
 
 def _step(step: dict[str, Any]) -> str:

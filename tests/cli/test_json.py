@@ -23,6 +23,7 @@ RUNS = {
     "verify": {"verify": ("--store", "{store}")},
     "run": {"run": ("up", "--bench", "--store", "{store}")},
     "targets": {"targets": (), "targets --engines": ("--engines", "h200")},
+    "report": {"report": ("{store}", "--bench", "{bench}", "--build", "{built}")},
     "doctor": {"doctor": ("--store", "{store}")},
     "completion": {"completion": ("bash",)},
 }
@@ -32,9 +33,16 @@ RUNS = {
 def places(tmp_path_factory: pytest.TempPathFactory, built_store: Path) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("json")
     (folder / "bad.json").write_text("{")
+    graph = write_graph(folder, linear_graph("up", 64))
+    bench = run_cli("run", "up", "--bench", "--json", "--store", built_store)
+    built = run_cli("build", graph, "-t", "cpu", "--json", "--store", built_store)
+    for name, done in (("bench", bench), ("built", built)):
+        (folder / f"{name}.json").write_text(done.stdout)
     return {
+        "bench": str(folder / "bench.json"),
+        "built": str(folder / "built.json"),
         "store": str(built_store),
-        "graph": str(write_graph(folder, linear_graph("up", 64))),
+        "graph": str(graph),
         "bad": str(folder / "bad.json"),
         "folder": str(folder / "out"),
     }
