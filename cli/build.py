@@ -60,6 +60,9 @@ def build(
     What the store holds already is neither planned nor compiled again. One graph that fails does
     not stop the others: exit code 1 if any failed, 3 if any was declined.
     CUDNN_AOT_FORBID_COMPILE=1 makes a needed compile a failure.
+
+    \b
+    cudnn-aot build graphs --target h200,h100 --store store
     """
     names = choose_targets(targets)
     allowed = choose_list("allow-declined", allow_declined).names

@@ -65,7 +65,15 @@ class _LazyGroup(click.Group):
 @click.version_option(cudnn_aot.__version__, prog_name="cudnn-aot")
 @click.pass_context
 def cudnn_aot_command(ctx: click.Context) -> None:
-    """Compile cuDNN-style graphs without a GPU; launch them without a compiler."""
+    """Compile cuDNN-style graphs without a GPU; launch them without a compiler.
+
+    \b
+    cudnn-aot record -o graphs -- python serve.py      the graphs of a program
+    cudnn-aot build graphs -t h200 --store store       compile them, on any machine
+    cudnn-aot verify --store store                     then serve the store
+
+    Exit codes: 0 done, 1 something failed, 2 the command was wrong, 3 a graph was declined.
+    """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
 

@@ -35,6 +35,9 @@ def convert(files: tuple[str, ...], folder: str | None, schema: bool, as_json: b
     Takes graph JSON, the cuDNN frontend's plan blobs and lowered form, and Python files that define
     graphs. A file with one graph keeps its name; of several graphs, each is named for itself. One
     file that fails does not stop the others: exit code 1 if any failed, 3 if any is not supported.
+
+    \b
+    cudnn-aot convert plan.bin graphs.py -o graphs
     """
     if schema:
         from cudnn_aot.compiler.formats.schema import graph_schema

@@ -56,6 +56,9 @@ def record(
     The program is not changed, and its exit code is the exit code. The report goes to stderr,
     behind what the program prints; with --json it goes to stdout and the program's stdout to
     stderr.
+
+    \b
+    cudnn-aot record -o graphs -- python serve.py --steps 10
     """
     if bool(command) + bool(logs or spools) != 1:
         raise UsageError("give either a program to run, after --, or --from-log or --from-spool")

@@ -74,9 +74,7 @@ class _Outcome:
 @click.option("--all", "everything", is_flag=True, help="Every plan of the store for the target.")
 @store_option
 @target_option("The target whose plans run; needed when the store holds several for a name.")
-@click.option(
-    "--symbol", "symbols", multiple=True, metavar="M=17", help="Value of a symbolic extent."
-)
+@click.option("--symbol", "symbols", multiple=True, metavar="M=17", help="The value of a symbol.")
 @click.option(
     "--seed",
     type=click.IntRange(min=0),
@@ -108,7 +106,11 @@ def run(
     """Execute stored plans on random operands and check the results against the reference.
 
     Outputs are filled with NaN before the call. Nothing is compiled. Exit code 1 if a plan fails or
-    gives a wrong result; the others still run.
+    gives a wrong result; the others still run. A symbol takes the value that planning ranked for
+    unless --symbol gives one.
+
+    \b
+    cudnn-aot run ffn_up --target cpu --symbol M=17 --bench
     """
     if everything == bool(names):
         raise UsageError("name the plans to run, or pass --all")

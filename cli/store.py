@@ -129,6 +129,10 @@ def show(
 
     Of a plan: operands, engine, branches, kernels, requirements. Of a graph file, which is a path
     that exists or a name that ends in .json: key, symbols, tensors and nodes.
+
+    \b
+    cudnn-aot show ffn_up --target h200
+    cudnn-aot show ffn_up.json --svg ffn_up.svg
     """
     if name.endswith(".json") or Path(name).is_file():
         from cudnn_aot.cli.graph_file import show_graph_file

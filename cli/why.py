@@ -56,6 +56,9 @@ def why(
     GRAPH is a graph file of any form that `build` reads; of several graphs, each is explained. Says
     what the graph is, which engines take it, how their plans are ranked, which plan `build` takes,
     and whether the store has it. A graph that every engine declines is explained too: exit code 0.
+
+    \b
+    cudnn-aot why ffn_up.json --target h200 --store store
     """
     from cudnn_aot.cli.why_text import describe
     from cudnn_aot.compiler.build.progress import silent

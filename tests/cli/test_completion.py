@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from cli_process import assert_one_line_error, run_cli
 
+from cudnn_aot.cli.commands import COMMANDS
+
 # A completion, and every help, must be there at once: these take longer than all the rest.
 HEAVY = (
     "numpy", "rich", "cutlass", "tvm_ffi", "filelock", "asyncio", "email", "importlib.metadata",
@@ -88,7 +90,7 @@ def test_a_wrong_shell_gets_the_nearest() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [(), *((name, "--help") for name in ("build", "why", "record", "convert", "run", "doctor"))],
+    [(), *((name, "--help") for name in COMMANDS)],
     ids=str,
 )
 def test_a_help_loads_little(arguments: tuple[str, ...]) -> None:
