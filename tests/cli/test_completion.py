@@ -35,8 +35,8 @@ def test_commands_options_and_targets(tmp_path: Path) -> None:
     assert complete("bu") == ["build"]
     assert {"ls", "show", "completion"} <= set(complete(""))
     assert complete("build", "--ta") == ["--target"]
-    assert complete("build", "--target", "h20")[-1] == "h200"
-    assert complete("build", "--target", "cpu,h200") == ["cpu,h200"]
+    assert "h200" in complete("build", "--target", "h20")
+    assert "cpu,h200" in complete("build", "--target", "cpu,h20")
     assert complete("completion", "z") == ["zsh"]
 
 

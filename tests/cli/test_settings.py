@@ -122,7 +122,7 @@ def test_commands_do_what_the_config_file_says(tmp_path: Path, built_store: Path
     done = run_cli("build", "up.json", "--json", cwd=tmp_path)
     document = json.loads(done.stdout)
     assert done.returncode == 0 and document["graphs"][0]["status"] == "cached"
-    assert (document["store"], document["jobs"]) == (str(built_store), 1)
+    assert document["store"] == str(built_store)
     done = run_cli("build", "new.json", "--store", "other", cwd=tmp_path)
     assert_one_line_error(done, 1, "CUDNN_AOT_FORBID_COMPILE")
     assert "up" in run_cli("why", "up.json", cwd=tmp_path).stdout
