@@ -65,7 +65,7 @@ def test_the_document_is_the_one_described(
     document = json.loads(done.stdout)
     rows = sections()[section]
     if section == "show":
-        rows = sections()["ls"] + rows
+        rows = [row for row in sections()["ls"] if row[0].startswith("plans[]")] + rows
     jsonschema.validate(document, schema(rows))
     assert document["format"] == 1 and list(document)[0] == "format"
 

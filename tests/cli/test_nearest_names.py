@@ -13,7 +13,7 @@ from cudnn_aot.errors import did_you_mean
 WRONG = {
     "command": (("buidl",), 2, "build"),
     "option": (("ls", "--jsn"), 2, "--json"),
-    "target of build": (("build", "{graph}", "-t", "h20"), 2, "h200"),
+    "target of build": (("build", "{graph}", "-t", "hh200"), 2, "h200"),
     "target in another case": (("build", "{graph}", "-t", "H200"), 2, "h200"),
     "target of why": (("why", "{graph}", "-t", "cpuu"), 2, "cpu"),
     "target of the engines": (("targets", "--engines", "h10"), 2, "h100"),
