@@ -5,8 +5,7 @@ STORE ?= demo_store
 BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 # Settings of the caller's shell must not decide what a demo or a test does.
-unexport CUDNN_AOT_STORE CUDNN_AOT_PIN CUDNN_AOT_TRUST CUDNN_AOT_OFFLINE
-unexport CUDNN_AOT_FORBID_COMPILE PYTHONPATH
+unexport CUDNN_AOT_STORE CUDNN_AOT_PIN CUDNN_AOT_TRUST CUDNN_AOT_OFFLINE CUDNN_AOT_FORBID_COMPILE CUDNN_AOT_CONFIG PYTHONPATH
 
 NATIVE_SOURCES := $(wildcard native/CMakeLists.txt native/*.map native/src/* native/include/*)
 CPP_FILES := $(wildcard native/src/*.cpp native/src/*.h native/include/* examples/cpp-server/*.cpp examples/cpp-server/*.h)
@@ -47,6 +46,7 @@ demo: $(VENV)/compile.ready
 	@scripts/demo.sh $(STORE)
 
 test: $(VENV)/test.ready lint
+	@scripts/test_services.sh
 	@scripts/test_services.sh
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m 'not gpu' $(TESTS)
 

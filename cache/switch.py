@@ -17,13 +17,18 @@ def is_on(variable: str) -> bool:
     Raises:
         UsageError: it says neither.
     """
-    text = os.environ.get(variable, "").strip()
-    if text.lower() in ON:
+    return parse_switch(variable, os.environ.get(variable, ""))
+
+
+def parse_switch(what: str, text: str) -> bool:
+    """Whether ``text`` says on; ``what`` names its source. Raises as `is_on`."""
+    word = text.strip()
+    if word.lower() in ON:
         return True
-    if text.lower() in OFF:
+    if word.lower() in OFF:
         return False
     raise UsageError(
-        f"{variable}: got {text!r}, want {', '.join(ON)} or {', '.join(filter(None, OFF))}"
+        f"{what}: got {word!r}, want {', '.join(ON)} or {', '.join(filter(None, OFF))}"
     )
 
 

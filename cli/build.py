@@ -7,41 +7,33 @@ from pathlib import Path
 
 import click
 
-from cudnn_aot.cache.switch import is_compile_forbidden
+from cudnn_aot.cli.completion import complete_files
 from cudnn_aot.cli.options import (
+    choose_list,
     choose_store,
+    choose_targets,
     engines_option,
     host_option,
     json_option,
-    split_list,
     store_option,
+    targets_option,
     tuning_option,
 )
 from cudnn_aot.cli.output import complain, print_json, say
-from cudnn_aot.cli.progress import show_progress
+from cudnn_aot.cli.settings import Choice, choose
 from cudnn_aot.cli.table import format_bytes, format_table, plural
-from cudnn_aot.compiler.build.driver import build as build_store
 from cudnn_aot.compiler.build.summary import BuildSummary, GraphResult, Status
-from cudnn_aot.compiler.target.target import known_targets
-from cudnn_aot.errors import UsageError
+from cudnn_aot.errors import UsageError, did_you_mean
 
 
 @click.command()
-@click.argument("graphs", nargs=-1, metavar="GRAPH...")
-@click.option(
-    "--target",
-    "-t",
-    "targets",
-    multiple=True,
-    metavar="T[,T]",
-    help="Targets to build for: names (see `cudnn-aot targets`) or target files.",
-)
+@click.argument("graphs", nargs=-1, metavar="GRAPH...", shell_complete=complete_files)
+@targets_option("build for")
 @host_option
 @store_option
 @click.option(
     "--jobs",
     "-j",
-    default="auto",
     metavar="N",
     help="Kernels compiled at once. Default: auto, what processors and memory allow.",
 )
@@ -67,7 +59,7 @@ def build(
     targets: tuple[str, ...],
     host: str | None,
     store: str | None,
-    jobs: str,
+    jobs: str | None,
     executor: str,
     ray_address: str | None,
     shard: str | None,
@@ -87,25 +79,33 @@ def build(
     What the store holds already is neither planned nor compiled again. One graph that fails does
     not stop the others: exit code 1 if any failed, 3 if any was declined.
     CUDNN_AOT_FORBID_COMPILE=1 makes a needed compile a failure.
+
+    \b
+    cudnn-aot build graphs --target h200,h100 --store store
     """
-    names = split_list(targets)
-    if not names:
-        raise UsageError(f"no target given: pass --target (known: {', '.join(known_targets())})")
-    allowed = split_list(allow_declined)
+    names = choose_targets(targets)
+    allowed = choose_list("allow-declined", allow_declined).names
     unknown = [name for name in allowed if name != "all" and name not in names]
-    if unknown:
-        raise UsageError(f"--allow-declined: {unknown[0]!r} is not a target of this build")
+    if unknown and allow_declined:  # a config file speaks of builds for other targets too
+        raise UsageError(
+            f"--allow-declined: {unknown[0]!r} is not a target of this build"
+            + did_you_mean(unknown[0], names)
+        )
     choice = choose_store(store)
+    workers = _parse_jobs(choose("jobs", jobs))
+    from cudnn_aot.cli.progress import show_progress
+    from cudnn_aot.compiler.build.driver import build as build_store
+
     with show_progress(quiet=as_json) as progress, _without_ray_on_stdout(executor):
         summary = build_store(
             graphs,
             names,
             choice.path,
-            jobs=_parse_jobs(jobs),
-            forbid_compile=is_compile_forbidden(),
-            tuning=tuning,
+            jobs=workers,
+            forbid_compile=choose("forbid-compile").is_on,
+            tuning=choose("tuning", tuning).value or None,
             progress=progress,
-            engines=split_list(engines) or ("native",),
+            engines=choose_list("engines", engines).names,
             host=host,
             executor=executor,
             ray_address=ray_address,
@@ -133,11 +133,13 @@ def _without_ray_on_stdout(executor: str) -> Iterator[None]:
         yield
 
 
-def _parse_jobs(text: str) -> int | None:
+def _parse_jobs(choice: Choice) -> int | None:
+    text = choice.value.strip()
     if text == "auto":
         return None
     if not text.isdecimal() or len(text) > 4 or int(text) < 1:
-        raise UsageError(f"-j: got {text[:20]!r}, want a number of 1 to 9999, or auto")
+        source = "-j" if choice.chosen_by == "--jobs" else f"{choice.chosen_by}: jobs"
+        raise UsageError(f"{source}: got {text[:20]!r}, want a number of 1 to 9999, or auto")
     return int(text)
 
 

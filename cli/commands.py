@@ -5,16 +5,19 @@ store needs nothing that building needs.
 """
 
 import importlib
+import os
 from collections.abc import Sequence
 from typing import Any
 
 import click
 
 import cudnn_aot
-from cudnn_aot.errors import UsageError
+from cudnn_aot.errors import UsageError, did_you_mean
+
+COMPLETE_VARIABLE = "_CUDNN_AOT_COMPLETE"  # set by the script of a shell, to SHELL_complete
 
 # command: (module under cudnn_aot.cli, help shown in the list)
-_COMMANDS = {
+COMMANDS = {
     "record": ("record", "Collect the graphs that a program builds."),
     "convert": ("convert", "Write graphs of any readable form as graph JSON."),
     "build": ("build", "Compile graphs for targets into a store."),
@@ -31,30 +34,33 @@ _COMMANDS = {
     "sign": ("sign", "Sign a store, or make a key for that."),
     "run": ("run", "Execute stored plans on random operands and check the results."),
     "targets": ("targets", "List the targets that graphs can be built for."),
-    "doctor": ("doctor", "Report versions, the store in use and what is missing."),
+    "report": ("report.command", "Write what a store holds as one HTML page."),
+    "doctor": ("doctor", "Report versions, settings and what is missing."),
+    "completion": ("completion", "Print the script that lets a shell complete commands."),
 }
 
 
 class _LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in _COMMANDS:
+        if name not in COMMANDS:
             return None
-        module = importlib.import_module(f"cudnn_aot.cli.{_COMMANDS[name][0]}")
+        module = importlib.import_module(f"cudnn_aot.cli.{COMMANDS[name][0]}")
         command: click.Command = getattr(module, name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in _COMMANDS and not args[0].startswith("-"):
-            raise UsageError(f"no command {args[0]!r}: choose from {', '.join(_COMMANDS)}")
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            near = did_you_mean(args[0], COMMANDS)
+            raise UsageError(f"no command {args[0]!r}{near}: choose from {', '.join(COMMANDS)}")
         return super().resolve_command(ctx, args)
 
 
@@ -66,7 +72,15 @@ class _LazyGroup(click.Group):
 @click.version_option(cudnn_aot.__version__, prog_name="cudnn-aot")
 @click.pass_context
 def cudnn_aot_command(ctx: click.Context) -> None:
-    """Compile cuDNN-style graphs without a GPU; launch them without a compiler."""
+    """Compile cuDNN-style graphs without a GPU; launch them without a compiler.
+
+    \b
+    cudnn-aot record -o graphs -- python serve.py      the graphs of a program
+    cudnn-aot build graphs -t h200 --store store       compile them, on any machine
+    cudnn-aot verify --store store                     then serve the store
+
+    Exit codes: 0 done, 1 something failed, 2 the command was wrong, 3 a graph was declined.
+    """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
 
@@ -76,6 +90,10 @@ def run_command(args: Sequence[str]) -> int:
 
     click's own ``main`` would end the process when the reader of a pipe goes away.
     """
+    if instruction := os.environ.get(COMPLETE_VARIABLE):
+        from cudnn_aot.cli.completion import answer
+
+        return answer(cudnn_aot_command, instruction)
     try:
         with cudnn_aot_command.make_context("cudnn-aot", list(args)) as context:
             result: Any = cudnn_aot_command.invoke(context)
@@ -86,6 +104,15 @@ def run_command(args: Sequence[str]) -> int:
     except click.ClickException as error:
         ctx = getattr(error, "ctx", None)
         hint = f"; see {ctx.command_path} --help" if ctx else ""
-        message = error.format_message().rstrip(".")
+        message = _message(error).rstrip(".")
         raise UsageError(message[:1].lower() + message[1:] + hint) from None
     return int(result or 0)
+
+
+def _message(error: click.ClickException) -> str:
+    """click's sentence, with the nearest name said as everywhere else."""
+    if isinstance(error, click.NoSuchOption):
+        parameters = error.ctx.command.params if error.ctx else []
+        known = [name for option in parameters for name in option.opts if name.startswith("--")]
+        return f"no option {error.option_name!r}{did_you_mean(error.option_name, known)}"
+    return error.format_message()

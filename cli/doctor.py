@@ -4,7 +4,6 @@ Nothing is compiled and no CUDA context is made; a part that is absent is a line
 """
 
 import ctypes
-import importlib.metadata
 import os
 import platform
 import shutil
@@ -22,7 +21,8 @@ from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.cache.transfer import redacted
 from cudnn_aot.cli.options import choose_store, json_option, store_option
 from cudnn_aot.cli.output import print_json, say
-from cudnn_aot.cli.table import format_bytes, plural
+from cudnn_aot.cli.settings import SETTINGS, Choice, choose, find_config
+from cudnn_aot.cli.table import format_bytes, format_table, plural
 from cudnn_aot.errors import Error, StoreError, UsageError
 
 _SERVING = ("apache-tvm-ffi",)
@@ -43,11 +43,15 @@ class _Finding:
 @store_option
 @json_option
 def doctor(store: str | None, as_json: bool) -> int:
-    """Report versions, compilers, CUDA, host level and the store in use.
+    """Report versions, the linker, CUDA, the host, the store in use, and every setting.
 
-    Exit code 1 if a part that serving needs is broken or the store is not readable.
+    A line that starts with ! says what is missing and what needs it. Of a setting it says what
+    chose its value: a flag, a variable, the config file or the default. Exit code 1 if a part that
+    serving needs is broken, or the store cannot be read.
     """
     choice = choose_store(store)
+    settings = [choose(row.name, store if row.name == "store" else None) for row in SETTINGS]
+    config = find_config().path
     native = _native()
     findings = [*_python(), *native, *_distributions(), *_linker(), *_cuda()]
     if native[0].well:
@@ -60,6 +64,8 @@ def doctor(store: str | None, as_json: bool) -> int:
             {
                 "store": str(choice),
                 "store_chosen_by": choice.chosen_by,
+                "config": None if config is None else str(config),
+                "settings": [_setting_as_json(setting) for setting in settings],
                 "findings": [_as_json(f) for f in [*findings, *store_findings]],
             }
         )
@@ -68,6 +74,9 @@ def doctor(store: str | None, as_json: bool) -> int:
             remedy = f" ({finding.remedy})" if finding.remedy else ""
             mark = " " if finding.well else "!"
             say(f"{mark} {finding.topic:<20} {finding.found}{remedy}")
+        say("", f"  {'config file':<20} {config or 'none'}", "")
+        rows = [(c.setting.name, c.value or "-", c.chosen_by) for c in settings]
+        say(*("  " + line for line in format_table(("setting", "value", "chosen by"), rows)))
     broken = [f for f in [*findings, *store_findings] if not f.well and f.topic in _ESSENTIAL]
     return 1 if broken else 0
 
@@ -81,6 +90,19 @@ def _as_json(finding: _Finding) -> dict[str, Any]:
         "found": finding.found,
         "well": finding.well,
         "remedy": finding.remedy,
+    }
+
+
+def _setting_as_json(choice: Choice) -> dict[str, Any]:
+    row = choice.setting
+    return {
+        "name": row.name,
+        "value": choice.value,
+        "chosen_by": choice.chosen_by,
+        "flag": row.flag,
+        "variable": row.variable,
+        "key": row.key,
+        "verbs": list(row.verbs),
     }
 
 
@@ -101,6 +123,8 @@ def _native() -> list[_Finding]:
 
 
 def _distributions() -> list[_Finding]:
+    import importlib.metadata  # as long to load as all the rest
+
     findings = []
     for name in (*_SERVING, *_BUILDING):
         try:

@@ -19,7 +19,7 @@ from cudnn_aot.compiler.graph.tensor import Tensor
 from cudnn_aot.compiler.reference.execute import execute, random_operands
 from cudnn_aot.compiler.reference.storage import from_storage, storage_dtype, to_storage
 from cudnn_aot.compiler.reference.tolerance import tolerances
-from cudnn_aot.errors import RequirementError, UsageError
+from cudnn_aot.errors import RequirementError, UsageError, did_you_mean
 
 _POISON = 0xFF  # a NaN in every floating dtype
 
@@ -53,8 +53,8 @@ def choose_symbols(graph: Graph, given: Mapping[str, int]) -> dict[str, int]:
     """Values of the graph's symbols: those given, else what planning ranked for."""
     unknown = sorted(set(given) - set(graph.symbols))
     if unknown:
-        known = ", ".join(graph.symbols) or "none"
-        raise UsageError(f"--symbol: the graph has no symbol {unknown[0]!r} (it has: {known})")
+        near, known = did_you_mean(unknown[0], graph.symbols), ", ".join(graph.symbols) or "none"
+        raise UsageError(f"--symbol: the graph has no symbol {unknown[0]!r}{near}; it has: {known}")
     chosen = {name: given.get(name, symbol.planned) for name, symbol in graph.symbols.items()}
     for name, value in chosen.items():
         refused = graph.symbols[name].refuse(value)

@@ -13,17 +13,16 @@ from cudnn_aot.cache.place import Place, split_places
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.cache.transfer import OFFLINE_VARIABLE, redacted
 from cudnn_aot.cache.trust import environment_keys
+from cudnn_aot.cli.completion import complete_files, complete_folders, complete_targets
+from cudnn_aot.cli.settings import BY_NAME, Choice, choose
 from cudnn_aot.errors import UsageError
-
-STORE_VARIABLE = "CUDNN_AOT_STORE"
-DEFAULT_STORE = "cudnn_aot_store"
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
 class StoreChoice:
-    """The store in use, or its layers, and what chose it: flag, environment, or default."""
+    """The store in use, or its layers, and what chose it, as `settings.Choice` has it."""
 
     layers: tuple[Place, ...]
     chosen_by: str
@@ -57,15 +56,29 @@ class StoreChoice:
 
 
 def choose_store(flag: str | None) -> StoreChoice:
-    """``--store`` before ``CUDNN_AOT_STORE`` before ``./cudnn_aot_store``."""
-    if flag == "":  # most likely a variable of the caller's shell that is not set
-        raise UsageError("--store: got an empty path, want a folder")
-    if flag is not None:
-        return StoreChoice(split_places(flag, "--store"), "--store")
-    from_environment = os.environ.get(STORE_VARIABLE)
-    if from_environment:
-        return StoreChoice(split_places(from_environment, STORE_VARIABLE), STORE_VARIABLE)
-    return StoreChoice((Path(DEFAULT_STORE),), "default")
+    """The store that ``--store`` names, or its layers, else what the settings name."""
+    choice = choose("store", flag)
+    return StoreChoice(split_places(choice.value, choice.chosen_by), choice.chosen_by)
+
+
+def choose_list(name: str, flags: Iterable[str]) -> Choice:
+    """The value of a list setting, whose flag takes commas and repetition."""
+    given = tuple(flags)
+    return choose(name, ",".join(given) if given else None)
+
+
+def choose_targets(flags: Iterable[str]) -> tuple[str, ...]:
+    """The targets that ``--target`` names, else those that the settings name.
+
+    Raises:
+        UsageError: none does; the message lists those that are known.
+    """
+    names = choose_list("target", flags).names
+    if not names:
+        from cudnn_aot.compiler.target.target import known_targets
+
+        raise UsageError(f"no target given: pass --target (known: {', '.join(known_targets())})")
+    return names
 
 
 def store_option(command: _F) -> _F:
@@ -75,7 +88,8 @@ def store_option(command: _F) -> _F:
         "-o",
         "store",
         metavar="DIR",
-        help=f"The store. Default: ${STORE_VARIABLE}, else ./{DEFAULT_STORE}.",
+        shell_complete=complete_folders,
+        help=f"The store. Default: {_elsewhere('store')}, else ./{BY_NAME['store'].default}.",
     )(command)
 
 
@@ -94,6 +108,25 @@ def offline_option(command: _F) -> _F:
     )(command)
 
 
+def targets_option(purpose: str) -> Callable[[_F], _F]:
+    """Any number of targets, ``purpose`` being what happens for them."""
+    return click.option(
+        "--target",
+        "-t",
+        "targets",
+        multiple=True,
+        metavar="T[,T]",
+        shell_complete=complete_targets,
+        help=f"Targets to {purpose}: names (see `cudnn-aot targets`) or target files. Default: "
+        f"{_elsewhere('target')}.",
+    )
+
+
+def _elsewhere(name: str) -> str:
+    """Where a setting is looked for after its flag, for a help."""
+    return f"${BY_NAME[name].variable}, else the config file"
+
+
 def json_option(command: _F) -> _F:
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")(command)
 
@@ -101,7 +134,13 @@ def json_option(command: _F) -> _F:
 def target_option(help_text: str) -> Callable[[_F], _F]:
     """A target whose plans a store holds: the command gets the name that they are filed under."""
     return click.option(
-        "--target", "-t", "target", metavar="T", help=help_text, callback=_stored_name
+        "--target",
+        "-t",
+        "target",
+        metavar="T",
+        shell_complete=complete_targets,
+        help=help_text,
+        callback=_stored_name,
     )
 
 
@@ -124,7 +163,10 @@ def host_option(command: _F) -> _F:
 
 def tuning_option(command: _F) -> _F:
     return click.option(
-        "--tuning", metavar="FILE", help="Measured plans, taken before those that are ranked."
+        "--tuning",
+        metavar="FILE",
+        shell_complete=complete_files,
+        help="Measured plans, taken before those that are ranked.",
     )(command)
 
 

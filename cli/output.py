@@ -33,9 +33,14 @@ def complain(line: str) -> None:
         print(printable(line), file=sys.stderr, flush=True)
 
 
-def print_json(document: Any) -> None:
-    """Print the document of a command on stdout."""
-    _write(json.dumps(document, indent=2, sort_keys=False) + "\n")
+def print_json(document: dict[str, Any], version: int | None = 1) -> None:
+    """Print the document of a command on stdout, its ``format`` first.
+
+    ``version`` is raised when a field that docs/json.md describes goes or changes its meaning; a
+    new field changes nothing. None is for what is no document of ours, such as a JSON Schema.
+    """
+    numbered = document if version is None else {"format": version, **document}
+    _write(json.dumps(numbered, indent=2, sort_keys=False) + "\n")
 
 
 def _write(text: str) -> None:

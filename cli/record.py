@@ -1,43 +1,39 @@
 """``cudnn-aot record``: the graphs that a program builds, or that its log shows, as graph files."""
 
-import shutil
-import tempfile
-from collections.abc import Iterable
 from pathlib import Path
 
 import click
 
+from cudnn_aot.cli.completion import complete_files, complete_folders
 from cudnn_aot.cli.options import json_option
-from cudnn_aot.cli.output import complain, print_json, say
-from cudnn_aot.cli.table import format_table, plural
-from cudnn_aot.compiler.recorder.collection import (
-    Recording,
-    collect,
-    prepare_folder,
-    write_recording,
-)
-from cudnn_aot.compiler.recorder.frontend_log import read_log
-from cudnn_aot.compiler.recorder.launch import run_recorded
-from cudnn_aot.compiler.recorder.spool import Spool, read_spool
 from cudnn_aot.errors import UsageError
-
-_NOTHING_SEEN = (
-    "no graph was recorded: either the program built none through `cudnn.pygraph`, or its Python "
-    "ignores PYTHONPATH (python -I, -E, -S); for graphs built in C++ see --from-log"
-)
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@click.option("--output", "-o", "folder", metavar="DIR", required=True, help="Where graphs go.")
+@click.option(
+    "--output",
+    "-o",
+    "folder",
+    metavar="DIR",
+    required=True,
+    shell_complete=complete_folders,
+    help="Where the graph files go; made if absent.",
+)
 @click.option(
     "--from-log",
     "logs",
     multiple=True,
     metavar="FILE",
+    shell_complete=complete_files,
     help="Read a log that the cuDNN frontend wrote with CUDNN_FRONTEND_LOG_INFO=10.",
 )
 @click.option(
-    "--from-spool", "spools", multiple=True, metavar="DIR", help="Read records that were kept."
+    "--from-spool",
+    "spools",
+    multiple=True,
+    metavar="DIR",
+    shell_complete=complete_folders,
+    help="Read the records that a failed run kept.",
 )
 @click.option(
     "--symbolize/--no-symbolize",
@@ -60,115 +56,14 @@ def record(
     The program is not changed, and its exit code is the exit code. The report goes to stderr,
     behind what the program prints; with --json it goes to stdout and the program's stdout to
     stderr.
+
+    \b
+    cudnn-aot record -o graphs -- python serve.py --steps 10
     """
     if bool(command) + bool(logs or spools) != 1:
         raise UsageError("give either a program to run, after --, or --from-log or --from-spool")
-    target = Path(folder)
-    prepare_folder(target)
+    from cudnn_aot.cli.recording import record_files, record_program
+
     if command:
-        return _record_program(command, target, symbolize, as_json)
-    spool, notes = _read(logs, spools)
-    recording = collect(spool, symbolize=symbolize)
-    recording.notes += notes
-    write_recording(recording, target)
-    _report(recording, target, as_json, to_stderr=False)
-    return 0
-
-
-def _record_program(command: tuple[str, ...], target: Path, symbolize: bool, as_json: bool) -> int:
-    spool = Path(tempfile.mkdtemp(prefix="cudnn-aot-record-"))
-    try:
-        code = run_recorded(command, spool, stdout_to_stderr=as_json)
-    except UsageError:
-        shutil.rmtree(spool, ignore_errors=True)
-        raise
-    try:
-        recording = collect(read_spool(spool), symbolize=symbolize)
-        write_recording(recording, target)
-    except Exception as error:
-        complain(
-            f"error: {' '.join(str(error).split())}; the records are kept: "
-            f"cudnn-aot record -o {target} --from-spool {spool}"
-        )
-        return code or 1
-    shutil.rmtree(spool, ignore_errors=True)
-    _report(recording, target, as_json, to_stderr=True)
-    return code
-
-
-def _read(logs: Iterable[str], spools: Iterable[str]) -> tuple[Spool, list[str]]:
-    """The records of logs and spool folders as one."""
-    whole, notes = Spool(), []
-    for path in map(Path, logs):
-        log = read_log(path)
-        whole.graphs += log.graphs
-        whole.damaged += len(log.damaged)
-        if log.without_json:
-            notes.append(
-                f"{path}: {plural(log.without_json, 'graph')} not printed: the library that wrote "
-                "the log was compiled with CUDNN_FRONTEND_SKIP_JSON_LIB"
-            )
-        notes += [f"{path}: the graph at byte {offset} is damaged" for offset in log.damaged[:20]]
-    for folder in map(Path, spools):
-        if not folder.is_dir():
-            raise UsageError(f"{folder}: not a folder of records")
-        spool = read_spool(folder)
-        whole.graphs += spool.graphs
-        whole.pids += spool.pids
-        whole.modules |= spool.modules
-        whole.failures += spool.failures
-        whole.failed += spool.failed
-        whole.dropped += spool.dropped
-        whole.damaged += spool.damaged
-    return whole, notes
-
-
-def _report(recording: Recording, target: Path, as_json: bool, *, to_stderr: bool) -> None:
-    if as_json:
-        print_json({"folder": str(target), **recording.to_json()})
-        return
-    rows = [
-        (
-            graph.name,
-            ", ".join(
-                f"{name} {symbol.min}..{symbol.max}" for name, symbol in graph.graph.symbols.items()
-            )
-            or "-",
-            str(len(graph.shapes)),
-            str(graph.built),
-            str(graph.executed),
-        )
-        for graph in recording.graphs
-    ]
-    table = format_table(
-        ("graph", "symbols", "shapes", "built", "executed"), rows, right="shapes built executed"
-    )
-    lines = [*table, ""] if table else []
-    lines += [f"not read: {item.file}: {item.reason}" for item in recording.unread]
-    lines += [f"note: {note}" for note in recording.notes]
-    lines += _complaints(recording.spool)
-    if not rows and not recording.unread:
-        lines.append(_NOTHING_SEEN if to_stderr else "no graph was found")
-    else:
-        count = plural(len(rows), "graph") + (
-            f" and {plural(len(recording.unread), 'unread record')}" if recording.unread else ""
-        )
-        processes = len(recording.spool.pids)
-        origin = f" from {processes} process{'' if processes == 1 else 'es'}" if to_stderr else ""
-        lines.append(f"{count}{origin} written to {target}")
-    if not to_stderr:
-        say(*lines)
-        return
-    for line in lines:
-        complain(line)
-
-
-def _complaints(spool: Spool) -> list[str]:
-    lines = [f"recorder: {text}" for text in spool.failures]
-    if spool.failed:
-        lines.append(f"recorder: failed {plural(spool.failed, 'time')}; the program did not notice")
-    if spool.dropped:
-        lines.append(f"recorder: {plural(spool.dropped, 'record')} did not fit and were dropped")
-    if spool.damaged:
-        lines.append(f"recorder: {plural(spool.damaged, 'record')} damaged")
-    return lines
+        return record_program(command, Path(folder), symbolize, as_json)
+    return record_files(logs, spools, Path(folder), symbolize, as_json)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cudnn_aot.cache.layers import AnyReader
+from cudnn_aot.cli.completion import complete_plans
 from cudnn_aot.cli.options import (
     StoreChoice,
     choose_store,
@@ -18,7 +19,14 @@ from cudnn_aot.cli.options import (
 )
 from cudnn_aot.cli.output import complain, print_json, say
 from cudnn_aot.cli.table import format_table, plural
-from cudnn_aot.errors import Error, NotInStoreError, RequirementError, StoreError, UsageError
+from cudnn_aot.errors import (
+    Error,
+    NotInStoreError,
+    RequirementError,
+    StoreError,
+    UsageError,
+    did_you_mean,
+)
 
 if TYPE_CHECKING:
     from cudnn_aot.cli.operands import Operands
@@ -63,13 +71,11 @@ class _Outcome:
 
 
 @click.command()
-@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=complete_plans)
 @click.option("--all", "everything", is_flag=True, help="Every plan of the store for the target.")
 @store_option
 @target_option("The target whose plans run; needed when the store holds several for a name.")
-@click.option(
-    "--symbol", "symbols", multiple=True, metavar="M=17", help="Value of a symbolic extent."
-)
+@click.option("--symbol", "symbols", multiple=True, metavar="M=17", help="The value of a symbol.")
 @click.option(
     "--seed",
     type=click.IntRange(min=0),
@@ -101,7 +107,11 @@ def run(
     """Execute stored plans on random operands and check the results against the reference.
 
     Outputs are filled with NaN before the call. Nothing is compiled. Exit code 1 if a plan fails or
-    gives a wrong result; the others still run.
+    gives a wrong result; the others still run. A symbol takes the value that planning ranked for
+    unless --symbol gives one.
+
+    \b
+    cudnn-aot run ffn_up --target cpu --symbol M=17 --bench
     """
     if everything == bool(names):
         raise UsageError("name the plans to run, or pass --all")
@@ -295,8 +305,10 @@ def _all_names(reader: AnyReader, target: str | None) -> list[tuple[str, str | N
         raise UsageError(f"--all: pass --target, the store holds plans for {', '.join(owners)}")
     chosen = target or (owners[0] if owners else "")
     if chosen not in owners:
-        held = ", ".join(owners) or "none"
-        raise NotInStoreError(f"no plan for target {chosen!r}: the store holds plans for {held}")
+        held, near = ", ".join(owners) or "none", did_you_mean(chosen, owners)
+        raise NotInStoreError(
+            f"no plan for target {chosen!r}{near}: the store holds plans for {held}"
+        )
     names = [name for owner, name in reader.names() if owner == chosen]
     return [(name, chosen) for name in names if not _is_declined(reader, chosen, name)]
 

@@ -12,6 +12,8 @@ from cudnn_aot.cache.layout import providers_of
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.cache.trust import environment_keys, need_signed, public_keys
 from cudnn_aot.cli.builds import list_builds
+from cudnn_aot.cli.completion import complete_files, complete_plans_and_files
+from cudnn_aot.cli.expressions import expression_terms, format_expression
 from cudnn_aot.cli.options import (
     choose_store,
     json_option,
@@ -21,7 +23,7 @@ from cudnn_aot.cli.options import (
 )
 from cudnn_aot.cli.output import complain, print_json, say
 from cudnn_aot.cli.table import format_bytes, format_table, plural
-from cudnn_aot.errors import NotInStoreError, StoreError, UsageError
+from cudnn_aot.errors import NotInStoreError, StoreError, UsageError, did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +128,16 @@ def ls(store: str | None, target: str | None, stats: bool, builds: bool, as_json
 
 
 @click.command()
-@click.argument("name", metavar="NAME|FILE")
+@click.argument("name", metavar="NAME|FILE", shell_complete=complete_plans_and_files)
 @store_option
 @target_option("Only this target; by default every target that holds the name.")
 @click.option("--mermaid", is_flag=True, help="Of a graph file: a Mermaid flowchart.")
-@click.option("--svg", metavar="OUT", help="Of a graph file: draw it into this file.")
+@click.option(
+    "--svg",
+    metavar="OUT",
+    shell_complete=complete_files,
+    help="Of a graph file: draw it into this file.",
+)
 @json_option
 def show(
     name: str, store: str | None, target: str | None, mermaid: bool, svg: str | None, as_json: bool
@@ -139,6 +146,10 @@ def show(
 
     Of a plan: operands, engine, branches, kernels, requirements. Of a graph file, which is a path
     that exists or a name that ends in .json: key, symbols, tensors and nodes.
+
+    \b
+    cudnn-aot show ffn_up --target h200
+    cudnn-aot show ffn_up.json --svg ffn_up.svg
     """
     if name.endswith(".json") or Path(name).is_file():
         from cudnn_aot.cli.graph_file import show_graph_file
@@ -151,7 +162,8 @@ def show(
     if not owners:
         known = sorted({known for _, known in reader.names()})
         raise NotInStoreError(
-            f"no plan {name!r} in the store {reader.where!r}: it holds {_some(known)}"
+            f"no plan {name!r}{did_you_mean(name, known)} in the store {reader.where!r}: it "
+            f"holds {_some(known)}"
         )
     if target is not None and target not in owners:
         raise NotInStoreError(f"{name!r} is stored for {', '.join(owners)}, not for {target!r}")
@@ -318,7 +330,7 @@ def _describe(plan: _Plan) -> list[str]:
     for entry in table.get("dispatch", []):
         steps = ", ".join(_step(step) for step in branches[entry["branch"]]["steps"])
         lines.append(f"  branch {entry['branch']}: {steps or 'nothing to do'}")
-        terms = _expression_terms(entry["when"])
+        terms = expression_terms(entry["when"])
         lines += [f"    {'when' if i == 0 else ' and'} {term}" for i, term in enumerate(terms)]
     lines.append("")
     kernels = [
@@ -339,37 +351,7 @@ def _indent(lines: list[str]) -> list[str]:
 
 
 def _extents(values: list[Any]) -> str:
-    return "[" + ", ".join(_expression(value) for value in values) + "]"
-
-
-_INFIX = {"add": " + ", "sub": " - ", "mul": "*", "eq": " == ", "lt": " < ", "le": " <= "}
-_INFIX |= {"and": " and ", "or": " or "}
-
-
-def _expression(value: Any) -> str:
-    """A launch-table expression or predicate as a person writes it."""
-    if isinstance(value, bool):
-        return "always" if value else "never"
-    if not isinstance(value, list):
-        return str(value)
-    form, *parts = value
-    texts = [_expression(part) for part in parts]
-    if form in _INFIX:
-        nested = [
-            f"({text})" if isinstance(part, list) and part[0] in _INFIX and form != "mul" else text
-            for part, text in zip(parts, texts, strict=True)
-        ]
-        return _INFIX[form].join(nested)
-    if form == "divides":
-        return f"{texts[0]} divides {texts[1]}"
-    return f"{form}({', '.join(texts)})"
-
-
-def _expression_terms(predicate: Any) -> list[str]:
-    """The terms of a conjunction, nested ones spread out."""
-    if isinstance(predicate, list) and predicate[:1] == ["and"]:
-        return [term for part in predicate[1:] for term in _expression_terms(part)]
-    return [_expression(predicate)]
+    return "[" + ", ".join(format_expression(value) for value in values) + "]"
 
 
 def _step(step: dict[str, Any]) -> str:
@@ -383,7 +365,9 @@ def _step(step: dict[str, Any]) -> str:
 
 
 def _no_target(reader: AnyReader, target: str) -> str:
-    return f"no plan for target {target!r}: the store holds plans for {_some(reader.targets())}"
+    held = reader.targets()
+    near = did_you_mean(target, held)
+    return f"no plan for target {target!r}{near}: the store holds plans for {_some(held)}"
 
 
 def _some(names: list[str]) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cudnn_aot.cli.completion import complete_targets
 from cudnn_aot.cli.options import json_option
 from cudnn_aot.cli.output import print_json, say
 from cudnn_aot.cli.probe import probe
@@ -26,6 +27,7 @@ ANY = "(any)"  # as no target can be called
     is_flag=False,
     flag_value=ANY,
     metavar="[T]",
+    shell_complete=complete_targets,
     help="What each engine takes; with T, whether its kernels are made for that target.",
 )
 @json_option

@@ -198,9 +198,8 @@ def _validity(
     flags = [
         Flag("format", True, str(FORMAT), str(version)),
         whole,
-        *_host_flags(needed, machine),
+        *machine_flags(needed, machine, is_gpu=is_gpu),
         ffi,
-        *(_device_flags(needed, machine) if is_gpu else ()),
         *((runtime,) if is_gpu else ()),
         *((_cudnn_flag(needed.cudnn),) if needed.cudnn else ()),
     ]
@@ -217,6 +216,12 @@ def _blobs(reader: AnyReader, record: Mapping[str, Any]) -> Flag:
             got = "none" if size is None else f"{size} bytes"
             return Flag("digest", False, f"blob {part['blob']} of {want} bytes", got)
     return Flag("digest", True, "whole records", f"those, and {len(parts)} blobs of their size")
+
+
+def machine_flags(needed: Requirements, machine: Machine, *, is_gpu: bool) -> list[Flag]:
+    """What a plan requires of the machine alone: of its host, and its GPU if it runs on one."""
+    device = _device_flags(needed, machine) if is_gpu else []
+    return [*_host_flags(needed, machine), *device]
 
 
 def _host_flags(needed: Requirements, machine: Machine) -> list[Flag]:
@@ -299,4 +304,4 @@ def _ffi_version(library: Path) -> str | None:
     return None
 
 
-__all__ = ["Flag", "Machine", "Validity", "validities"]
+__all__ = ["Flag", "Machine", "Validity", "machine_flags", "validities"]

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Install the programs that tests talk to, where they are missing and this is a machine on which
+# Install the programs that tests use, where they are missing and this is a machine on which
 # that can be done (root, apt-get). Tests of what is missing after this skip and say so.
 #
 #   scripts/test_services.sh
@@ -9,6 +9,7 @@ set -uo pipefail
 services=(
   docker-registry=docker-registry
   skopeo=skopeo
+  chromium=chromium
 )
 
 missing=()

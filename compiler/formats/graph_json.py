@@ -195,7 +195,7 @@ def _read_node(graph: Graph, row: Value, tensors: dict[int, Tensor]) -> NodeView
     spec = OPS.get(op) if type(op) is str else None
     if spec is None:
         op = row.at("op").text()
-        row.at("op").fail(f"unknown op {op!r} ({closest(op)})")
+        row.at("op").fail(f"unknown op {op!r}{closest(op)}")
     name, attrs, compute = "", NOTHING, None
     if len(fields) > len(_NODE_REQUIRED):
         if "name" in fields:

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, NoReturn, TypeVar
 
 from cudnn_aot.compiler.graph.text import refuse_text
-from cudnn_aot.errors import InvalidGraphError
+from cudnn_aot.errors import InvalidGraphError, did_you_mean
 
 MAX_BYTES = 16 << 20
 MAX_DEPTH = 64
@@ -206,7 +206,8 @@ class Value:
             members = self._members()  # refuses it
         for name in members:
             if name not in known:
-                self.at(name).fail(f"unknown field (known: {', '.join(known)})")
+                near = did_you_mean(name, known)
+                self.at(name).fail(f"unknown field{near}; known: {', '.join(known)}")
         for name in required:
             if name not in members:
                 self.fail(f"field {name!r} is missing")

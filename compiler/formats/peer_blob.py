@@ -182,7 +182,7 @@ class _Node:
             spec = OPS.get(op)
         if spec is None or spec.node_type != node_type:
             raise cudnnGraphNotSupportedError(
-                f"{value.path}: op {op!r} (node {self.name!r}) is not supported ({closest(op)})"
+                f"{value.path}: op {op!r} (node {self.name!r}) is not supported{closest(op)}"
             )
         self.spec: Op = spec
         counts = {

@@ -17,7 +17,7 @@ from cudnn_aot.compiler.graph.attr import Attr
 from cudnn_aot.compiler.graph.enums import data_type
 from cudnn_aot.compiler.graph.extents import Extent, Symbol, evaluate, row_major
 from cudnn_aot.compiler.graph.record import Record
-from cudnn_aot.errors import InvalidGraphError, cudnnGraphNotSupportedError
+from cudnn_aot.errors import InvalidGraphError, cudnnGraphNotSupportedError, did_you_mean
 
 if TYPE_CHECKING:
     from cudnn_aot.compiler.graph.graph import Graph
@@ -389,8 +389,11 @@ class Op(Record):
         row = self.attr_rows.get(name)
         if row is not None:
             return row
-        known = ", ".join(attr.name for attr in self.attrs) or "none"
-        raise InvalidGraphError(f"{self.name} has no attribute {name!r} (it has: {known})")
+        known = [attr.name for attr in self.attrs]
+        raise InvalidGraphError(
+            f"{self.name} has no attribute {name!r}{did_you_mean(name, known)}; it has: "
+            f"{', '.join(known) or 'none'}"
+        )
 
     def has_attr(self, name: str) -> bool:
         return name in self.attr_rows

@@ -14,7 +14,7 @@ from cudnn_aot.compiler.graph.dtypes import as_data_type
 from cudnn_aot.compiler.graph.enums import data_type, scalar_type, tensor_reordering
 from cudnn_aot.compiler.graph.extents import INT64_MAX, Extent, as_extents
 from cudnn_aot.compiler.graph.text import as_name
-from cudnn_aot.errors import InvalidGraphError
+from cudnn_aot.errors import InvalidGraphError, did_you_mean
 
 if TYPE_CHECKING:
     from cudnn_aot.compiler.graph.graph import Graph
@@ -38,8 +38,9 @@ def _member(field: str, kind: Any, default: Any) -> Callable[[Any], Any]:
         name = getattr(value, "name", value)
         if isinstance(name, str) and name in kind.__members__:
             return kind[name]
+        near = did_you_mean(name, kind.__members__) if isinstance(name, str) else ""
         raise InvalidGraphError(
-            f"bad {field}: got {value!r}, want one of {', '.join(kind.__members__)}"
+            f"bad {field}: got {value!r}{near}, want one of {', '.join(kind.__members__)}"
         )
 
     return read

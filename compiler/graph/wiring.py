@@ -11,7 +11,7 @@ from typing import Any
 
 from cudnn_aot.compiler.graph.op import NOTHING, NodeView, Op
 from cudnn_aot.compiler.graph.tensor import Tensor
-from cudnn_aot.errors import InvalidGraphError
+from cudnn_aot.errors import InvalidGraphError, did_you_mean
 
 
 def wire_own(view: NodeView) -> None:
@@ -74,8 +74,8 @@ def _inputs(view: NodeView) -> Mapping[str, Tensor]:
         if port not in singles:
             row = spec.port(port)
             if row is None or row.is_result:
-                known = ", ".join(spec.inputs)
-                raise InvalidGraphError(f"no input port {port!r} (it has: {known})")
+                near, known = did_you_mean(port, spec.inputs), ", ".join(spec.inputs)
+                raise InvalidGraphError(f"no input port {port!r}{near}; it has: {known}")
     wired: dict[str, Tensor] = {}
     for row in spec.input_ports:
         if row.is_list:
@@ -127,5 +127,6 @@ def _refuse_unknown(
 ) -> None:
     for port in given:
         if port not in taken:
-            known = ", ".join((*ports, *view.spec.declared))
-            raise InvalidGraphError(f"no output port {port!r} (it has: {known})")
+            known = (*ports, *view.spec.declared)
+            near = did_you_mean(port, known)
+            raise InvalidGraphError(f"no output port {port!r}{near}; it has: {', '.join(known)}")

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cudnn_aot.cache.switch import OFF, ON
-from cudnn_aot.errors import UsageError
+from cudnn_aot.errors import UsageError, did_you_mean
 
 BACKEND_IDS = range(0, 10_000)
 RESERVED_IDS = range(10_000, 20_000)
@@ -133,7 +133,7 @@ def check_providers(names: Iterable[str]) -> tuple[str, ...]:
     given = tuple(dict.fromkeys(names))
     unknown = [name for name in given if name not in PROVIDERS]
     if unknown or not given:
-        got = repr(unknown[0]) if unknown else "none"
+        got = f"{unknown[0]!r}{did_you_mean(unknown[0], PROVIDERS)}" if unknown else "none"
         raise UsageError(f"engines: got {got}, want one or more of {', '.join(PROVIDERS)}")
     return given
 
@@ -153,7 +153,8 @@ def opted_in() -> frozenset[str] | None:
     known = {slot.name for family in FAMILIES for slot in family.engines if slot.opt_in}
     if unknown := sorted(names - known):
         raise UsageError(
-            f"{OPT_IN_VARIABLE}: got {unknown[0]!r}, want 1, 0 or opt-in engines: "
+            f"{OPT_IN_VARIABLE}: got {unknown[0]!r}{did_you_mean(unknown[0], known)}, want 1, 0 or "
+            "opt-in engines: "
             f"{', '.join(sorted(known)) or 'there are none'}"
         )
     return names

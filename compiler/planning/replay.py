@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cudnn_aot.compiler.planning.knobs import knob_type
-from cudnn_aot.errors import UsageError
+from cudnn_aot.errors import UsageError, did_you_mean
 
 PublicKnobs = dict[knob_type, int]
 
@@ -54,7 +54,8 @@ def typed_knobs(knobs: Any) -> PublicKnobs:
                 given = int(given)
             knob = knob_type[given] if isinstance(given, str) else knob_type(given)
         except (KeyError, ValueError):
-            raise UsageError(f"unknown knob {given!r}, want a knob_type") from None
+            near = did_you_mean(str(given), knob_type.__members__)
+            raise UsageError(f"unknown knob {given!r}{near}, want a knob_type") from None
         if type(value) is not int:
             raise UsageError(f"knob {knob.name}: got {value!r}, want an integer")
         if typed.setdefault(knob, value) != value:

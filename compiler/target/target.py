@@ -14,7 +14,7 @@ from typing import Any, Literal, get_type_hints
 
 from cudnn_aot.compiler.target.flavor import driver_min, why_not_arch
 from cudnn_aot.compiler.target.host import parse_host, why_not_host
-from cudnn_aot.errors import UsageError
+from cudnn_aot.errors import UsageError, did_you_mean
 
 DATA_DIR = Path(__file__).parent / "data"
 
@@ -121,7 +121,8 @@ def load_target(name: str, host: str | None = None) -> Target:
     path = Path(name) if is_path else DATA_DIR / f"{name}.json"
     if not is_path and name not in known_targets():
         raise UsageError(
-            f"unknown target {name!r}; known: {', '.join(known_targets())}, or a descriptor file"
+            f"unknown target {name!r}{did_you_mean(name, known_targets())}; known: "
+            f"{', '.join(known_targets())}, or a descriptor file"
         )
     if path.exists() and not path.is_file():  # a FIFO would be waited for without end
         raise UsageError(f"target descriptor {name!r} is not a regular file")
@@ -154,7 +155,8 @@ def target_from(document: Any, source: str) -> Target:
         )
     names = set(_FIELDS)
     if unknown := sorted(set(document) - names):
-        raise UsageError(f"target descriptor {source!r}: unknown field {unknown[0]!r}")
+        near = did_you_mean(unknown[0], names)
+        raise UsageError(f"target descriptor {source!r}: unknown field {unknown[0]!r}{near}")
     if missing := sorted(names - set(document)):
         raise UsageError(f"target descriptor {source!r}: field {missing[0]!r} is missing")
     for name, hint in get_type_hints(Target).items():

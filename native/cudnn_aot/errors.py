@@ -139,3 +139,15 @@ class RefusedError(Error, ValueError):
         super().__init__(message)
         self.rule = rule
         self.operand = operand
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Of a name that was refused, what follows it in the message: ``" (did you mean 'h200'?)"``.
+
+    Empty where none of ``known`` is like it.
+    """
+    import difflib  # loaded only to refuse
+
+    by_case = {choice.lower(): choice for choice in known}
+    near = difflib.get_close_matches(name[:100].lower(), by_case, 1)
+    return f" (did you mean {by_case[near[0]]!r}?)" if near else ""

@@ -7,13 +7,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from cudnn_aot.cli.settings import SETTINGS
 from cudnn_aot.compiler.formats import graph_json
 from cudnn_aot.compiler.graph.enums import data_type
 from cudnn_aot.compiler.graph.graph import Graph
 
-SETTINGS = tuple(
-    f"CUDNN_AOT_{name}" for name in ("STORE", "PIN", "TRUST", "OFFLINE", "FORBID_COMPILE", "DEBUG")
-)
+# What the caller's environment and home say must not decide what a test does. The variables that
+# say where libraries are stay.
+UNSET = {row.variable for row in SETTINGS} - {"CUDNN_AOT_CUDART", "CUDNN_AOT_TVM_FFI"}
+NO_HOME = {"XDG_CONFIG_HOME": os.devnull}
 
 
 def run_cli(
@@ -28,7 +30,7 @@ def run_cli(
     """
     script = Path(sys.executable).with_name("cudnn-aot")
     command = [str(script)] if script.exists() else [sys.executable, "-m", "cudnn_aot.cli.main"]
-    clean = {name: value for name, value in os.environ.items() if name not in SETTINGS}
+    clean = {name: value for name, value in os.environ.items() if name not in UNSET} | NO_HOME
     return subprocess.run(
         [*prefix, *command, *map(str, args)],
         cwd=cwd,

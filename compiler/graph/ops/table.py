@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 
 from cudnn_aot.compiler.graph.op import Op
-from cudnn_aot.errors import InvalidGraphError
+from cudnn_aot.errors import InvalidGraphError, did_you_mean
 
 # Modules with a tuple ROWS, those that most graphs need first.
 MODULES = ("matmul", "pointwise", "norms", "structured", "attention", "linear_attention")
@@ -73,14 +73,10 @@ def op_row(name: str) -> Op:
     """The row of `name`; refuses an op that is not in the table, naming those closest to it."""
     row = OPS.get(name)
     if row is None:
-        raise InvalidGraphError(f"unknown op {name!r} ({closest(name)})")
+        raise InvalidGraphError(f"unknown op {name!r}{closest(name)}")
     return row
 
 
 def closest(name: str) -> str:
-    """For messages: which ops `name` may have meant."""
-    import difflib  # loaded only to refuse
-
-    known = sorted(OPS)
-    near = difflib.get_close_matches(name, known, 3, 0.5) or known[:3]
-    return f"known: {', '.join(near)} and {len(known) - len(near)} others, see docs/ops.md"
+    """For messages, behind a name: which op it may have meant, and where all are listed."""
+    return f"{did_you_mean(name, OPS)}; {len(OPS)} are known, see docs/ops.md"

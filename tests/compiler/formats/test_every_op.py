@@ -222,7 +222,7 @@ JSON = st.recursive(
 )
 # What the reader says of a form, rather than of a graph.
 OF_FORM = re.compile(
-    r"unknown field \(|field '.*' is missing|got no extents|got \d+ values, want \[start|"
+    r"unknown field|field '.*' is missing|got no extents|got \d+ values, want \[start|"
     r"want (an integer|a number|text|true or false|an object|a list|0 <= uid < 2\*\*63)$|"
     r"want one of |unknown op|want an integer or text|no input port '"
 )

@@ -108,7 +108,7 @@ def test_a_device_of_no_known_target(linear, monkeypatch):
 
 
 def test_a_wrong_name(linear):
-    with pytest.raises(UsageError, match="unknown target 'h300'; known: b200, cpu, "):
+    with pytest.raises(UsageError, match=r"unknown target 'h300' \(did you mean"):
         linear(target="h300").graph.build()
 
 

@@ -1,0 +1,140 @@
+"""``cudnn-aot report``: what a store holds, as one HTML page or as the document behind it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cudnn_aot.cache.reader import StoreReader
+from cudnn_aot.cli.completion import complete_files, complete_folders
+from cudnn_aot.cli.files import publish
+from cudnn_aot.cli.options import choose_store, json_option
+from cudnn_aot.cli.output import print_json, say
+from cudnn_aot.cli.table import format_bytes, plural
+from cudnn_aot.errors import UsageError
+
+
+@click.command()
+@click.argument("store", required=False, shell_complete=complete_folders)
+@click.option(
+    "--output",
+    "-o",
+    metavar="FILE",
+    shell_complete=complete_files,
+    help="The page; replaced if there.",
+)
+@click.option(
+    "--bench",
+    "benches",
+    multiple=True,
+    metavar="FILE",
+    shell_complete=complete_files,
+    help="A document of `run --bench --json`, to be drawn as charts.",
+)
+@click.option(
+    "--build",
+    "builds",
+    multiple=True,
+    metavar="FILE",
+    shell_complete=complete_files,
+    help="A document of `build --json`, for compile times.",
+)
+@json_option
+def report(
+    store: str | None,
+    output: str | None,
+    benches: tuple[str, ...],
+    builds: tuple[str, ...],
+    as_json: bool,
+) -> int:
+    """Write what a store holds as one HTML page, which needs no other file and no network.
+
+    Shows plans, ranges, kernels, sizes, declines with their reasons, and on which known target each
+    graph runs or is missed. STORE defaults to the store in use. With --json the document that the
+    page is made of is printed; without -o no page is written then. Exit code 1 if the store is
+    damaged, which the page shows.
+
+    \b
+    cudnn-aot run --all --bench --json > today.json
+    cudnn-aot report -o report.html --bench yesterday.json --bench today.json
+    """
+    if output is None and not as_json:
+        raise UsageError("no file given: pass -o FILE, or --json")
+    from cudnn_aot.cli.report.contents import report_document
+    from cudnn_aot.cli.report.page import page
+
+    reader = StoreReader(choose_store(store).path)
+    timed = [row for file in benches for row in _bench_rows(Path(file))]
+    built = [_build_row(Path(file)) for file in builds]
+    seconds = {key: time for _, times in built for key, time in times.items()}
+    document = report_document(reader, timed, [row for row, _ in built], seconds)
+    if output is not None:
+        text = page(document)
+        try:
+            publish(Path(output), text)
+        except OSError as error:
+            raise UsageError(f"{output}: cannot write the page: {error.strerror}") from None
+    if as_json:
+        print_json(document)
+    elif output is not None:
+        totals = document["totals"]
+        counts = f"{plural(totals['plans'], 'plan')}, {plural(totals['kernels'], 'kernel')}"
+        faults = f", {plural(len(document['problems']), 'fault')}" if document["problems"] else ""
+        say(f"{output}: {counts}{faults}, {format_bytes(len(text.encode()))}")
+    return 1 if document["problems"] else 0
+
+
+def _bench_rows(path: Path) -> list[dict[str, Any]]:
+    """The timed runs of a document of `run --bench --json`."""
+    document = _document(path)
+    try:
+        return [
+            {
+                "file": path.name,
+                "name": str(run["name"]),
+                "target": str(run["target"]),
+                "symbols": {str(name): int(value) for name, value in run["symbols"].items()},
+                "correct": bool(run["correct"]),
+                "microseconds": float(run["microseconds"]),
+                "tflops": float(run["tflops"]) or None,
+            }
+            for run in document["runs"]
+            if "microseconds" in run
+        ]
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise UsageError(f"{path}: not a document of `run --bench --json`") from None
+
+
+def _build_row(path: Path) -> tuple[dict[str, Any], dict[str, float]]:
+    """What a document of `build --json` says of the build, and compile times by kernel key."""
+    document = _document(path)
+    try:
+        row = {
+            "file": path.name,
+            "jobs": int(document["jobs"]),
+            "graphs": len(document["graphs"]),
+            "compiled": int(document["kernels"]["compiled"]),
+            "hits": int(document["kernels"]["hits"]),
+            "seconds": float(document["seconds"]),
+        }
+        times = {
+            str(kernel["key"]): float(kernel["seconds"])
+            for graph in document["graphs"]
+            for kernel in graph["kernels"]
+            if kernel["compiled"]
+        }
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise UsageError(f"{path}: not a document of `build --json`") from None
+    return row, times
+
+
+def _document(path: Path) -> Any:
+    if path.exists() and not path.is_file():  # a FIFO would be waited for without end
+        raise UsageError(f"{path}: not a regular file")
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{path}: cannot read: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        raise UsageError(f"{path}: not JSON") from None
