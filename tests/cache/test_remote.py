@@ -17,10 +17,11 @@ from lying_server import ALWAYS, Server, serve
 from served_store import graph_key, put_plan, small_store
 
 from cudnn_aot import errors
-from cudnn_aot.cache import layout
+from cudnn_aot.cache import layout, trust
 from cudnn_aot.cache.exchange import pull_folder, push_folder
 from cudnn_aot.cache.index import parse_index
 from cudnn_aot.cache.reader import StoreReader
+from cudnn_aot.cache.registry import Registry, parse_reference
 from cudnn_aot.cache.transfer import Retry
 from cudnn_aot.cache.writer import StoreWriter
 
@@ -230,6 +231,20 @@ def test_what_is_no_url_of_a_store(tmp_path, cache):
         open_remote("nonsense://host/store")
     with pytest.raises(errors.NotAStoreError, match="it has no index.json, which `cudnn-aot push`"):
         open_remote(f"file://{tmp_path}/nothing")
+
+
+def test_what_a_module_is_missing_for(cache, monkeypatch, tmp_path):
+    ed25519 = "cryptography.hazmat.primitives.asymmetric"
+    for module in ("fsspec", "requests", "s3fs", ed25519):
+        monkeypatch.setitem(sys.modules, module, None)
+    for url in ("https://host/store", "s3://bucket/store"):
+        with pytest.raises(errors.RemoteError, match=f"{url} needs a module .*pip install 'cudnn-"):
+            open_remote(url)
+    with pytest.raises(errors.StoreError, match=r"pip install 'cudnn-aot\[remote\]'"):
+        Registry(parse_reference("host.x/store"))
+    for call in (lambda: trust.public_keys("AAAA"), lambda: trust.new_private_key(tmp_path / "k")):
+        with pytest.raises(errors.StoreError, match=r"pip install 'cudnn-aot\[trust\]'"):
+            call()
 
 
 def test_a_pin_is_compared_before_anything_is_published(far, stored, cache):
