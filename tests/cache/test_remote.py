@@ -128,6 +128,18 @@ def test_a_pull_gives_the_store_itself(url, stored, tmp_path):
         assert (tmp_path / "pulled" / path).read_bytes() == (stored / path).read_bytes()
 
 
+def test_one_target_is_pulled_without_what_others_need(far, tmp_path):
+    pull_folder(open_remote(far.url), tmp_path / "pulled", "cpu")
+    reader = StoreReader(tmp_path / "pulled")
+    assert (reader.targets(), reader.verify()) == (["cpu"], [])
+    assert {path for path in far.requests if path != layout.INDEX_FILE} == {
+        path for path in reader.files() if path != layout.STORE_FILE
+    }
+    with pytest.raises(errors.NotInStoreError, match="holds nothing for target 'b200'"):
+        pull_folder(open_remote(far.url), tmp_path / "none", "b200")
+    assert not (tmp_path / "none").exists()
+
+
 def test_a_second_push_sends_nothing_and_a_changed_store_what_is_new(url, stored, tmp_path):
     if url.startswith("http:"):
         with pytest.raises(errors.UsageError, match="nothing can be written over HTTP"):
