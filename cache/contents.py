@@ -85,12 +85,7 @@ def contents_of(reader: StoreReader) -> Contents:
         share = targets.setdefault(ids[0], set())
         share.add(path)
         if kind == "pointer":
-            pointer = reader.pointer(*ids)
-            for needed in pointer_paths(pointer):
-                share.add(need(needed, path))
-            for digest in pointer.get("records", []):
-                for needed in record_paths(plan_record(reader, digest)):
-                    share.add(need(needed, path))
+            share.update(need(needed, path) for needed in plan_paths(reader, *ids))
     signatures = {}
     for path in reader.files():
         if path.startswith("signatures/"):
@@ -101,6 +96,14 @@ def contents_of(reader: StoreReader) -> Contents:
         {target: frozenset(share) for target, share in sorted(targets.items())},
         tuple(sorted(triples - {""})),
     )
+
+
+def plan_paths(reader: StoreReader, target: str, graph_key: str) -> Iterator[str]:
+    """All files that the plans of a graph need, but for the pointer to them."""
+    pointer = reader.pointer(target, graph_key)
+    yield from pointer_paths(pointer)
+    for digest in pointer.get("records", []):
+        yield from record_paths(plan_record(reader, digest))
 
 
 def pointer_paths(pointer: dict[str, Any]) -> Iterator[str]:
@@ -136,6 +139,7 @@ def record_paths(record: dict[str, Any]) -> Iterator[str]:
 __all__ = [
     "Contents",
     "contents_of",
+    "plan_paths",
     "plan_record",
     "pointer_paths",
     "publish_order",

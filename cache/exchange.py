@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from cudnn_aot.cache import image, layout, trust
-from cudnn_aot.cache.contents import contents_of, publish_order
+from cudnn_aot.cache.contents import contents_of, plan_paths, publish_order
 from cudnn_aot.cache.index import Index, parse_index
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.cache.registry import Registry, parse_reference
@@ -177,11 +177,14 @@ def pull_folder(files: RemoteFiles, path: Path, target: str | None = None) -> Re
         files.need(wanted)
         targets = reader.targets()
     else:
-        files.need(p for p in index.documents if _target_of(p) == target)
-        contents = contents_of(reader)
-        if target not in contents.targets:
+        documents = [path for path in index.documents if _target_of(path) == target]
+        if not documents:
             raise NotInStoreError(f"{files.url} holds nothing for target {target!r}")
-        wanted, targets = sorted(contents.targets[target]), [target]
+        files.need(documents)
+        keys = [key for holder, key in reader.pointers() if holder == target]
+        needed = {path for key in keys for path in plan_paths(reader, target, key)}
+        files.need(needed)
+        wanted, targets = [*documents, *needed], [target]
     with StoreWriter(path) as writer:
         for relative in publish_order(wanted):
             writer.put_file(relative, files.read(relative))

@@ -59,9 +59,10 @@ class FileSystem:
         try:
             self._open()
         except ImportError as error:
-            needed = getattr(error, "name", None) or "fsspec"
+            lacking = " ".join(redacted(str(error)).split()).rstrip(".")
             raise RemoteError(
-                f"{self.name} needs the module {needed}: pip install 'cudnn-aot[remote]'"
+                f"{self.name} needs a module that is not installed ({lacking}): pip install "
+                "'cudnn-aot[remote]', or 'cudnn-aot[s3]' for s3://"
             ) from None
         except ValueError as error:
             raise UsageError(f"bad URL of a store {self.name!r}: {redacted(str(error))}") from None

@@ -110,9 +110,10 @@ def need_signed(
 
 def new_private_key(path: Path) -> PublicKey:
     """Write a new private key as PEM, for its owner alone; an existing file is refused."""
+    ed25519 = _ed25519()
     from cryptography.hazmat.primitives import serialization
 
-    key = _ed25519().Ed25519PrivateKey.generate()
+    key = ed25519.Ed25519PrivateKey.generate()
     text = key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
@@ -149,9 +150,10 @@ def load_private_key(path: Path) -> Ed25519PrivateKey:
 
 def public_pem(key: PublicKey) -> bytes:
     """A public key as the text of a PEM file."""
+    ed25519 = _ed25519()
     from cryptography.hazmat.primitives import serialization
 
-    public = _ed25519().Ed25519PublicKey.from_public_bytes(key.raw)
+    public = ed25519.Ed25519PublicKey.from_public_bytes(key.raw)
     return public.public_bytes(  # type: ignore[no-any-return]
         serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
     )

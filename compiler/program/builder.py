@@ -23,7 +23,7 @@ from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.planning.planned import Planned
 from cudnn_aot.compiler.planning.providers import provider_order
 from cudnn_aot.compiler.program.built import StoredPlan
-from cudnn_aot.compiler.program.layers import PIN_VARIABLE, Layers
+from cudnn_aot.compiler.program.layers import Layers
 from cudnn_aot.compiler.target.target import Target
 from cudnn_aot.errors import (
     CompileForbiddenError,
@@ -45,7 +45,7 @@ class Builder:
         self._layers = layers
         self._forbidden_by = [FORBID_VARIABLE] if is_compile_forbidden() else []
         self._forbidden_by += ["enforce_precompiled"] if forbid_compile else []
-        self._forbidden_by += [PIN_VARIABLE] if layers.pins else []
+        self._forbidden_by += layers.fixed_by
         self._open = contextlib.ExitStack()
         self._overlay: StoreWriter | None = None
         self._pool: CompilerPool | None = None
@@ -74,9 +74,10 @@ class Builder:
         """Let the overlay say that this is a provider's plan of the graph under a plan key.
 
         It gets the blobs, and the kernels that only the base has, so that it is whole by itself.
-        Where it cannot be written the plan is as good without it. Under pins nobody would read it.
+        Where it cannot be written the plan is as good without it. Nobody would read it where the
+        base is pinned or signed.
         """
-        if self._layers.pins:
+        if self._layers.fixed_by:
             return
         order = provider_order(self._graph, self._target)
         try:

@@ -24,6 +24,7 @@ from cudnn_aot.cache.layout import providers_of
 from cudnn_aot.cache.place import CACHE_VARIABLE, Place, cache_store, split_places
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.cache.source import source_closure
+from cudnn_aot.cache.trust import VARIABLE as TRUST_VARIABLE
 from cudnn_aot.cache.trust import PublicKey, environment_keys
 from cudnn_aot.compiler.program.built import Bound, StoredPlan, planned_of
 from cudnn_aot.compiler.program.targets import nearest_targets
@@ -50,8 +51,8 @@ class Layers:
     """The stores to read first, if any, and the store to add to, which need not exist yet.
 
     Attributes:
-        pins: the root digest of each of the former; empty, or they alone are read.
-        keys: those of which one must have signed each of the former; none, or they alone are read.
+        pins: the root digest of each of the former, or none.
+        keys: those of which one must have signed each of the former, or none.
     """
 
     base: tuple[Place, ...]
@@ -64,6 +65,11 @@ class Layers:
         named = f"{BASE_VARIABLE}={base!r}" if base else f"{BASE_VARIABLE} unset"
         return f"{named}, {CACHE_VARIABLE} {str(self.overlay)!r}"
 
+    @property
+    def fixed_by(self) -> list[str]:
+        """The settings by which the former alone are read, and nothing is compiled."""
+        return [PIN_VARIABLE] * bool(self.pins) + [TRUST_VARIABLE] * bool(self.keys)
+
     def readers(self) -> Iterator[StoreReader]:
         """Those that exist, in the order in which they are asked.
 
@@ -73,7 +79,7 @@ class Layers:
         """
         for path, pin in zip(self.base, self.pins or [""] * len(self.base), strict=True):
             yield _reader(path, pin, self.keys)
-        if not self.pins and not self.keys and self.overlay.exists():
+        if not self.fixed_by and self.overlay.exists():
             yield _reader(self.overlay)
 
     def hold(self, store: Path, target: str, graph_key: str) -> None:

@@ -17,10 +17,11 @@ from lying_server import ALWAYS, Server, serve
 from served_store import graph_key, put_plan, small_store
 
 from cudnn_aot import errors
-from cudnn_aot.cache import layout
+from cudnn_aot.cache import layout, trust
 from cudnn_aot.cache.exchange import pull_folder, push_folder
 from cudnn_aot.cache.index import parse_index
 from cudnn_aot.cache.reader import StoreReader
+from cudnn_aot.cache.registry import Registry, parse_reference
 from cudnn_aot.cache.transfer import Retry
 from cudnn_aot.cache.writer import StoreWriter
 
@@ -127,6 +128,18 @@ def test_a_pull_gives_the_store_itself(url, stored, tmp_path):
         assert (tmp_path / "pulled" / path).read_bytes() == (stored / path).read_bytes()
 
 
+def test_one_target_is_pulled_without_what_others_need(far, tmp_path):
+    pull_folder(open_remote(far.url), tmp_path / "pulled", "cpu")
+    reader = StoreReader(tmp_path / "pulled")
+    assert (reader.targets(), reader.verify()) == (["cpu"], [])
+    assert {path for path in far.requests if path != layout.INDEX_FILE} == {
+        path for path in reader.files() if path != layout.STORE_FILE
+    }
+    with pytest.raises(errors.NotInStoreError, match="holds nothing for target 'b200'"):
+        pull_folder(open_remote(far.url), tmp_path / "none", "b200")
+    assert not (tmp_path / "none").exists()
+
+
 def test_a_second_push_sends_nothing_and_a_changed_store_what_is_new(url, stored, tmp_path):
     if url.startswith("http:"):
         with pytest.raises(errors.UsageError, match="nothing can be written over HTTP"):
@@ -230,6 +243,20 @@ def test_what_is_no_url_of_a_store(tmp_path, cache):
         open_remote("nonsense://host/store")
     with pytest.raises(errors.NotAStoreError, match="it has no index.json, which `cudnn-aot push`"):
         open_remote(f"file://{tmp_path}/nothing")
+
+
+def test_what_a_module_is_missing_for(cache, monkeypatch, tmp_path):
+    ed25519 = "cryptography.hazmat.primitives.asymmetric"
+    for module in ("fsspec", "requests", "s3fs", ed25519):
+        monkeypatch.setitem(sys.modules, module, None)
+    for url in ("https://host/store", "s3://bucket/store"):
+        with pytest.raises(errors.RemoteError, match=f"{url} needs a module .*pip install 'cudnn-"):
+            open_remote(url)
+    with pytest.raises(errors.StoreError, match=r"pip install 'cudnn-aot\[remote\]'"):
+        Registry(parse_reference("host.x/store"))
+    for call in (lambda: trust.public_keys("AAAA"), lambda: trust.new_private_key(tmp_path / "k")):
+        with pytest.raises(errors.StoreError, match=r"pip install 'cudnn-aot\[trust\]'"):
+            call()
 
 
 def test_a_pin_is_compared_before_anything_is_published(far, stored, cache):

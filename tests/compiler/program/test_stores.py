@@ -493,10 +493,15 @@ def test_the_base_may_lie_at_a_url_and_be_signed(
     with StoreWriter(tmp_path / "far") as writer:
         private = trust.load_private_key(tmp_path / "key")
         writer.put_file(*trust.sign_digest(writer.reader.root_digest(), private))
+    monkeypatch.delenv("CUDNN_AOT_FORBID_COMPILE")
     it = linear("again")
     it.graph.build()
     it.graph.execute(it.pack())
     it.check()
+    linear(rows=5).graph.build()  # a plan of signed kernels, which is not published
+    with pytest.raises(CompileForbiddenError, match="compiling is forbidden by CUDNN_AOT_TRUST"):
+        linear(io="HALF").graph.build()
+    assert StoreReader(empty_overlay).pointers() == []
 
 
 def test_the_base_may_lie_in_layers(linear, of_a_class, filled, empty_overlay, monkeypatch):
