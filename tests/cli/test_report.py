@@ -141,7 +141,7 @@ def test_the_page_in_a_browser(built_store: Path, bench: Path, tmp_path: Path) -
         ["up", "cpu", "built", "gemm.host.blocked"],
     ]
     assert [row[5].startswith("M 0..4096") for row in rows] == [True, True]
-    assert [row[:2] for row in seen.rows("machines")][0] == ["cpu", "-"]
+    assert ["cpu", "-"] in [row[:2] for row in seen.rows("machines")]
     assert len(seen.rows("kernels")) == 2
     assert (
         len(re.findall("<rect", seen.dom.partition('id="treemap"')[2].partition("</svg>")[0])) == 2
