@@ -22,15 +22,22 @@ if [[ ${2:-} == --every-config ]]; then
   python tests/support/config_store.py "$folder/configs"
 fi
 
-# The version that the store was compiled with, for the other machine's Python.
-tvm_ffi=$(python -c 'import importlib.metadata as m; print(m.version("apache-tvm-ffi"))')
-if ! compgen -G "$folder/wheels/apache_tvm_ffi-$tvm_ffi-*.whl" > /dev/null; then
+# For the other machine's Python, in the versions that are installed here: what loads a kernel must be
+# what it was compiled with. msgspec is for `why` and for building plans of cuDNN's there.
+pins=()
+missing=0
+for name in apache-tvm-ffi msgspec; do
+  version=$(python -c 'import importlib.metadata as m, sys; print(m.version(sys.argv[1]))' "$name")
+  pins+=("$name==$version")
+  compgen -G "$folder/wheels/${name//-/_}-$version-*.whl" > /dev/null || missing=1
+done
+if ((missing)); then
   rm -f "$folder"/wheels/*.whl
   python -m pip download -q --no-deps --only-binary=:all: --dest "$folder/wheels" \
     --python-version "$python_version" --implementation cp \
     --platform manylinux_2_28_x86_64 --platform manylinux_2_27_x86_64 \
     --platform manylinux_2_24_x86_64 --platform manylinux_2_17_x86_64 \
-    --platform manylinux2014_x86_64 "apache-tvm-ffi==$tvm_ffi"
+    --platform manylinux2014_x86_64 "${pins[@]}"
 fi
 
 size_mib=$(du -sm "$folder" | cut -f1)
