@@ -123,11 +123,10 @@ def places(store: Path) -> tuple[Path, Path]:
 
 def who_builds(store: Path) -> str:
     """Who works on a store, as far as that is known: the holders of locks in its folder."""
-    holders = {
-        _holder(path)
-        for folder in places(store)
-        for path in sorted((folder / "locks").glob("*.holder"))
-    }
+    holders = set()
+    for folder in places(store):
+        with contextlib.suppress(OSError):  # the last builder is just removing it
+            holders |= {_holder(path) for path in (folder / "locks").iterdir()}
     named = sorted(holders - {_UNKNOWN})
     return f"{' and '.join(named) or _UNKNOWN} builds into it, or prunes it"
 

@@ -162,7 +162,7 @@ def _store(path: Path, is_default: bool) -> list[_Finding]:
         return [_Finding("store", str(error), False)]
     form = "a pack" if path.is_file() else "writable" if os.access(path, os.W_OK) else "read-only"
     findings = [_Finding("store", f"{path}: {contents}, {form}")]
-    findings += _life(reader) if path.is_dir() else []
+    findings += _life(reader)
     foreign = reader.foreign()
     if foreign:
         shown = ", ".join(foreign[:3]) + (", ..." if len(foreign) > 3 else "")
@@ -175,15 +175,17 @@ def _store(path: Path, is_default: bool) -> list[_Finding]:
 def _life(reader: StoreReader) -> list[_Finding]:
     """What a store takes, who uses it, and what a killed build left beside it."""
     from cudnn_aot.cache import held, session
-    from cudnn_aot.cache.inventory import measure, total
+    from cudnn_aot.cache.inventory import sizes_of, total
 
     try:
-        size = total(measure(reader.path).values())
+        size = total(sizes_of(reader).values())
         places = reader.pointers()
     except StoreError as error:
         return [_Finding("store size", str(error), False)]
     sizes = f"{format_bytes(size.bytes)}, {format_bytes(size.disk_bytes)} on the disk"
     findings = [_Finding("store size", sizes)]
+    if reader.path.is_file():  # a pack: nobody builds into it or takes from it
+        return findings
     marks = held.Marks(reader.path)
     try:
         if not marks.works:
