@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 import cudnn_aot
+from cudnn_aot.cache.files import is_open_to_all
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.cli.options import choose_store, json_option, store_option
 from cudnn_aot.cli.output import print_json, say
@@ -161,7 +162,12 @@ def _store(path: Path, is_default: bool) -> list[_Finding]:
     except StoreError as error:
         return [_Finding("store", str(error), False)]
     form = "a pack" if path.is_file() else "writable" if os.access(path, os.W_OK) else "read-only"
-    findings = [_Finding("store", f"{path}: {contents}, {form}")]
+    owner = path.stat().st_uid
+    of_whom = "" if owner == os.geteuid() else f", of user {owner}"
+    findings = [_Finding("store", f"{path}: {contents}, {form}{of_whom}")]
+    if is_open_to_all(path):
+        remedy = f"whose kernels do you run? chmod -R o-w {path}, or open it by its root digest"
+        findings.append(_Finding("store writers", "any user may change it", False, remedy))
     findings += _life(reader)
     foreign = reader.foreign()
     if foreign:
