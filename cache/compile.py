@@ -166,6 +166,8 @@ def _keep_log(spec: KernelSpec, text: str) -> Path | None:
         return None
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111
     for base in (Path(cache), Path(tempfile.gettempdir())):
+        if not base.is_absolute():  # of a user without a home
+            continue
         path = base / "cudnn-aot" / "logs" / f"{spec.key[:16]}.log"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

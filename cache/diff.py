@@ -52,8 +52,8 @@ class StoreDiff:
     """What one store has and the other has not, and what both have and differs.
 
     Attributes:
-        only_a, only_b: graphs; ``kernels_`` and ``blobs_`` are keys and digests.
-        kernels, blobs: number that both have.
+        only_a, only_b: graphs; of kernels, blobs and build records keys and digests.
+        kernels, blobs, builds: number that both have.
     """
 
     only_a: tuple[StoredGraph, ...]
@@ -66,6 +66,9 @@ class StoreDiff:
     blobs: int
     blobs_a: tuple[str, ...]
     blobs_b: tuple[str, ...]
+    builds: int
+    builds_a: tuple[str, ...]
+    builds_b: tuple[str, ...]
 
     @property
     def is_empty(self) -> bool:
@@ -73,6 +76,7 @@ class StoreDiff:
             (
                 *(self.only_a, self.only_b, self.changed, self.moved),
                 *(self.kernels_a, self.kernels_b, self.blobs_a, self.blobs_b),
+                *(self.builds_a, self.builds_b),
             )
         )
 
@@ -104,6 +108,9 @@ def diff(a: StoreReader, b: StoreReader) -> StoreDiff:
         blobs=len(one.blobs & other.blobs),
         blobs_a=tuple(sorted(one.blobs - other.blobs)),
         blobs_b=tuple(sorted(other.blobs - one.blobs)),
+        builds=len(one.builds & other.builds),
+        builds_a=tuple(sorted(one.builds - other.builds)),
+        builds_b=tuple(sorted(other.builds - one.builds)),
     )
 
 

@@ -18,6 +18,8 @@ from typing import Protocol
 # Without O_NONBLOCK opening a FIFO waits for somebody to write into it.
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
 
+_TRIES = 3
+
 
 @dataclass(frozen=True, slots=True)
 class Status:
@@ -77,8 +79,33 @@ def open_files(path: str | os.PathLike[str]) -> StoreFiles:
     return Folder(path)
 
 
+def is_open_to_all(path: str | os.PathLike[str]) -> bool:
+    """Whether any user of the machine may change what lies at ``path``; False for nothing.
+
+    Files of a store are checked against digests that lie in it: who may write it may well write
+    others that agree. Its root digest, kept elsewhere, tells.
+    """
+    try:
+        return bool(os.stat(path).st_mode & stat.S_IWOTH)  # noqa: PTH116 (serving has no Path here)
+    except OSError:
+        return False
+
+
 def read_regular(path: str | Path) -> bytes:
-    """All bytes of a regular file that is no link; raises OSError."""
+    """All bytes of a regular file that is no link; raises OSError.
+
+    A file server may have replaced it since its name was looked up: another look finds the new one.
+    """
+    for _ in range(_TRIES - 1):
+        try:
+            return _read_once(path)
+        except OSError as error:
+            if error.errno != errno.ESTALE:
+                raise
+    return _read_once(path)
+
+
+def _read_once(path: str | Path) -> bytes:
     descriptor = os.open(path, _READ_FLAGS)
     try:
         status = os.fstat(descriptor)

@@ -28,6 +28,7 @@ from pathlib import Path
 
 from cudnn_aot.cache import layout
 from cudnn_aot.cache.canonical import sha256_hex
+from cudnn_aot.errors import StoreError
 
 GRAPH = 0
 PRUNED = 1 << 56
@@ -100,22 +101,37 @@ def graph_byte(target: str, graph_key: str) -> int:
     return int(sha256_hex(target.encode())[:6], 16) << 32 | int(graph_key[:8], 16)
 
 
-def join_builders(store: Path, notice: Notice | None = None) -> Marks:
+def join_builders(
+    store: Path, notice: Notice | None = None, timeout_s: float | None = None
+) -> Marks:
     """Announce a builder, once nobody prunes; ends with ``close``.
 
     ``prune`` gives way at once to a builder that it finds, and none comes while it works, so what
     a builder has found in the store stays there until it names it.
+
+    Raises:
+        StoreError: somebody prunes for ``timeout_s``; without that it waits without bound.
     """
     marks = Marks(store)
     marks.announce(BUILDING)
     started, due_s = time.monotonic(), _NOTICE_AFTER_S
     while marks.others(PRUNING):
         waited = time.monotonic() - started
+        if timeout_s is not None and waited >= timeout_s:
+            marks.close()
+            raise waited_long(f"a prune of {str(store)!r}", timeout_s)
         if notice is not None and waited > due_s:
             notice(waited)
             due_s = waited + _NOTICE_AFTER_S
         time.sleep(_POLL_S)
     return marks
+
+
+def waited_long(what: str, timeout_s: float) -> StoreError:
+    """What to tell where a wait was limited, and was as long."""
+    return StoreError(
+        f"waited {timeout_s:g} s for {what}: build again later, or with a longer --lock-timeout"
+    )
 
 
 def join_as_pruner(store: Path, wait_s: float) -> Marks | None:

@@ -13,11 +13,12 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from cudnn_aot.cache import layout
+from cudnn_aot.cache.pack import aligned
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.errors import DamagedError, NotInStoreError, StoreError
 
@@ -65,6 +66,7 @@ class StoredGraph:
     Attributes:
         names: of the graph, sorted.
         buckets: the classes that list it.
+        builds: digests of the build records that ask for it.
         plans: number of its plan records; none of a decline.
         kernels: keys that its plan records name, sorted.
         blobs: digests that its pointer and its plan records name, sorted.
@@ -77,6 +79,7 @@ class StoredGraph:
     graph_key: str
     names: tuple[str, ...] = ()
     buckets: tuple[str, ...] = ()
+    builds: tuple[str, ...] = ()
     plans: int = 0
     kernels: tuple[str, ...] = ()
     blobs: tuple[str, ...] = ()
@@ -98,12 +101,14 @@ class Inventory:
 
     Attributes:
         classes: graph keys by target and class bucket.
-        sizes: of every file and folder by its path, ``""`` being the store's own folder.
+        builds: digests of the build records that are whole.
+        sizes: of every file and folder by its path, as `sizes_of` has them.
     """
 
     graphs: tuple[StoredGraph, ...]
     kernels: Mapping[str, StoredKernel]
     classes: Mapping[tuple[str, str], tuple[str, ...]]
+    builds: frozenset[str]
     sizes: Mapping[str, Size]
 
     @property
@@ -163,13 +168,42 @@ def take_inventory(reader: StoreReader) -> Inventory:
         classes[target, bucket] = tuple(members or ())
         for key in members or ():
             buckets.setdefault((target, key), []).append(bucket)
+    asked_by: dict[tuple[str, str], list[str]] = {}
+    builds = set()
+    for digest in reader.builds():
+        record = _there(reader.build, digest)
+        if record is not None:
+            builds.add(digest)
+            for place in _asked_for(record):
+                asked_by.setdefault(place, []).append(digest)
     graphs = []
-    for target, key in reader.pointers():
-        place = target, key
-        graph = _graph(reader, kernels, place, names.get(place, ()), buckets.get(place, ()))
+    for place in reader.pointers():
+        graph = _graph(reader, kernels, place)
         if graph is not None:
-            graphs.append(graph)
-    return Inventory(tuple(graphs), kernels, classes, measure(reader.path))
+            graphs.append(
+                replace(
+                    graph,
+                    names=tuple(sorted(names.get(place, ()))),
+                    buckets=tuple(buckets.get(place, ())),
+                    builds=tuple(asked_by.get(place, ())),
+                )
+            )
+    return Inventory(tuple(graphs), kernels, classes, frozenset(builds), sizes_of(reader))
+
+
+def sizes_of(reader: StoreReader) -> dict[str, Size]:
+    """Of every file and folder of a store by its path, ``""`` being the store's own folder.
+
+    In a pack a file takes its bytes up to the next; ``""`` is what the pack takes besides. So of
+    both forms the sum is what the store takes.
+    """
+    if reader.path.is_dir():
+        return measure(reader.path)
+    bytes_of = {path: reader.size(path) or 0 for path in (*reader.files(), *reader.foreign())}
+    sizes = {path: Size(size, aligned(size)) for path, size in bytes_of.items()}
+    entries, (pack,) = total(sizes.values()), measure(reader.path).values()
+    rest = Size(pack.bytes - entries.bytes, pack.disk_bytes - entries.disk_bytes)
+    return {"": rest, **sizes}
 
 
 def measure(path: Path) -> dict[str, Size]:
@@ -185,9 +219,10 @@ def measure(path: Path) -> dict[str, Size]:
         seen.add((status.st_dev, status.st_ino))
         sizes[relative] = Size() if is_again else Size(status.st_size, 512 * status.st_blocks)
 
-    pending = [""]
     try:
-        add("", path.stat())  # the store itself may be reached through a link
+        status = path.stat()  # the store itself may be reached through a link
+        add("", status)
+        pending = [""] if stat.S_ISDIR(status.st_mode) else []
         while pending:
             folder = pending.pop()
             for name in _listed(path / folder):
@@ -218,13 +253,22 @@ def _there(read: Any, *what: str) -> Any:
         return None
 
 
+def _asked_for(build: Mapping[str, Any]) -> set[tuple[str, str]]:
+    """Target and key of each graph that a build was asked for."""
+    try:
+        targets = [target["name"] for target in build["targets"]]
+        keys = [graph["graph_key"] for graph in build["graphs"]]
+    except (KeyError, TypeError):
+        return set()
+    return {(target, key) for target in targets for key in keys}
+
+
 def _graph(
     reader: StoreReader,
     kernels: Mapping[str, StoredKernel],
     place: tuple[str, str],
-    names: Iterable[str],
-    buckets: Iterable[str],
 ) -> StoredGraph | None:
+    """Without what leads to it."""
     pointer = _there(reader.pointer, *place)
     if pointer is None:
         return None
@@ -250,8 +294,6 @@ def _graph(
         changed_s = 0.0  # of no use for an order, and nothing else is
     return StoredGraph(
         *place,
-        names=tuple(sorted(names)),
-        buckets=tuple(buckets),
         plans=len(pointer.get("records", ())),
         kernels=tuple(sorted(keys)),
         blobs=tuple(sorted(set(digests))),
@@ -260,4 +302,13 @@ def _graph(
     )
 
 
-__all__ = ["Inventory", "Size", "StoredGraph", "StoredKernel", "measure", "take_inventory", "total"]
+__all__ = [
+    "Inventory",
+    "Size",
+    "StoredGraph",
+    "StoredKernel",
+    "measure",
+    "sizes_of",
+    "take_inventory",
+    "total",
+]

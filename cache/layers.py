@@ -67,6 +67,12 @@ class StoreLayers:
     def class_members(self, target: str, bucket: str) -> list[str]:
         return self._union(lambda reader: reader.class_members(target, bucket))
 
+    def build(self, digest: str) -> dict[str, Any]:
+        return self._first_good(lambda reader: reader.build(digest))
+
+    def builds(self) -> list[str]:
+        return self._union(StoreReader.builds)
+
     def names(self) -> list[tuple[str, str]]:
         return self._union(StoreReader.names)
 

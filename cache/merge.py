@@ -32,6 +32,7 @@ class Merged:
     """What merging did.
 
     Attributes:
+        builds: records of builds that were added.
         conflicts: what differs between the stores and was decided for one of them, a line each.
         failures: what could not be taken: damaged, or another object under one kernel key.
     """
@@ -39,6 +40,7 @@ class Merged:
     plans: int = 0
     kernels: int = 0
     names: int = 0
+    builds: int = 0
     conflicts: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     files_written: int = 0
@@ -66,8 +68,9 @@ def merge(
             stack.callback(held.join_builders(source.path).close)
         writer = stack.enter_context(StoreWriter(destination))
         merging = _Merging(writer, sources, prefer == "replace")
-        for what in (merging.kernels, merging.pointers, merging.classes, merging.names):
-            what()
+        steps = merging.builds, merging.kernels, merging.pointers, merging.classes, merging.names
+        for step in steps:
+            step()
     merging.did.files_written = writer.files_written
     merging.did.bytes_written = writer.bytes_written
     return merging.did
@@ -96,6 +99,16 @@ class _Merging:
         self._is_later_taken = is_later_taken
         self._taken: set[str] = set()  # blobs that are there and whole
         self.did = Merged()
+
+    def builds(self) -> None:
+        """The record of every build, first as a build has it."""
+        known = set(self._writer.reader.builds())
+        for source in self._sources:
+            for digest in source.builds():
+                with self._noting(source):
+                    self._writer.put_build(source.build(digest))
+                    self.did.builds += digest not in known
+                    known.add(digest)
 
     def kernels(self) -> None:
         """Every kernel that a source has whole; of several that of the lowest blob digest."""

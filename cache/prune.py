@@ -1,9 +1,10 @@
 """Making a store smaller: what goes is chosen from an inventory, as values, and then removed.
 
 Graphs go whole, with their names, places in classes and pointers; then the kernels that no graph
-names any more, then the blobs. Each step is on the disk before the next begins, so that neither a
-reader nor a crash at any moment meets a reference to what is gone. Nothing is written but the class
-of a graph whose other members stay, and that after space was made, if there is none.
+names any more and the records of builds of which no graph is left, then the blobs. Each step is on
+the disk before the next begins, so that neither a reader nor a crash at any moment meets a
+reference to what is gone. Nothing is written but the class of a graph whose other members stay, and
+that after space was made, if there is none.
 
 What a living process holds stays (`cache.held`). No link is followed, and files that are not the
 store's own are left alone.
@@ -48,7 +49,8 @@ class Criteria:
         older_than_s: only graphs whose pointers were published, or copied here, longer ago.
         targets: only graphs of these targets; empty for any.
         kernels: only graphs with such a kernel; None for any.
-        unreferenced: also kernels and blobs that no graph names, whoever left them.
+        unreferenced: also kernels and blobs that no graph names, whoever left them, and records of
+            builds of which there is no graph.
     """
 
     max_disk_bytes: int | None = None
@@ -76,6 +78,7 @@ class Choice:
     held: tuple[StoredGraph, ...]
     kernels: tuple[str, ...]
     blobs: tuple[str, ...]
+    builds: tuple[str, ...]
     left: Size
 
 
@@ -93,6 +96,7 @@ class Pruned:
     held: tuple[StoredGraph, ...]
     kernels: tuple[str, ...]
     blobs: tuple[str, ...]
+    builds: tuple[str, ...]
     failures: tuple[str, ...]
     before: Size
     left: Size
@@ -106,7 +110,7 @@ def prune(path: Path, criteria: Criteria, *, dry_run: bool = False, wait_s: floa
         wait_s: how long builders are waited for.
 
     Raises:
-        UsageError: the criteria select nothing at all.
+        UsageError: the criteria select nothing at all, or the store is a pack.
         StoreError: builders are at work, the file system has no locks, or the store cannot be read.
     """
     if not criteria.selects_graphs and not criteria.unreferenced:
@@ -115,6 +119,11 @@ def prune(path: Path, criteria: Criteria, *, dry_run: bool = False, wait_s: floa
             "--unreferenced"
         )
     reader = StoreReader(path)
+    if path.is_file():
+        raise UsageError(
+            f"cannot prune {str(path)!r}: it is a pack, which never changes; prune the folder, "
+            "then make a pack of that with `cudnn-aot pack`"
+        )
     if dry_run:
         marks = held.Marks(path)
         try:
@@ -122,7 +131,7 @@ def prune(path: Path, criteria: Criteria, *, dry_run: bool = False, wait_s: floa
             chosen = choose(inventory, criteria, time.time(), _holders(inventory, marks))
         finally:
             marks.close()
-        went = chosen.graphs, chosen.held, chosen.kernels, chosen.blobs
+        went = chosen.graphs, chosen.held, chosen.kernels, chosen.blobs, chosen.builds
         return Pruned(*went, failures=(), before=inventory.size, left=chosen.left)
     joined = held.join_as_pruner(path, wait_s)
     if joined is None:
@@ -143,6 +152,7 @@ def prune(path: Path, criteria: Criteria, *, dry_run: bool = False, wait_s: floa
         (*chosen.held, *removal.held),
         tuple(removal.kernels),
         tuple(removal.blobs),
+        tuple(removal.builds),
         tuple(removal.failures),
         inventory.size,
         total(measure(path).values()),
@@ -181,6 +191,7 @@ def _rest(inventory: Inventory, criteria: Criteria, going: Iterable[StoredGraph]
     if criteria.max_disk_bytes is not None or criteria.unreferenced:
         rest.drop_unused_kernels()
         rest.drop_unused_blobs()
+        rest.drop_unused_builds()
     elif criteria.kernels is not None and not criteria.targets and criteria.older_than_s is None:
         rest.drop_unused_kernels(criteria.kernels)
     return rest
@@ -222,6 +233,8 @@ class _Rest:
         self._members = {place: set(keys) for place, keys in inventory.classes.items()}
         self._kernel_uses = Counter(key for graph in inventory.graphs for key in graph.kernels)
         self._blob_uses = Counter(digest for graph in inventory.graphs for digest in graph.blobs)
+        self._builds = set(inventory.builds)
+        self._build_uses = Counter(digest for graph in inventory.graphs for digest in graph.builds)
         self._blob_uses.update(kernel.blob for kernel in inventory.kernels.values())
         self._in_folder = Counter(_folder(path) for path in inventory.sizes if path)
         self.size = inventory.size
@@ -242,6 +255,10 @@ class _Rest:
             self._kernel_uses[key] -= 1
             if not self._kernel_uses[key]:
                 self._drop_kernel(key)
+        for digest in graph.builds:
+            self._build_uses[digest] -= 1
+            if not self._build_uses[digest]:
+                self._drop_build(digest)
 
     def drop_unused_kernels(self, test: KernelTest = lambda kernel: True) -> None:
         """Those that no graph names, whoever left them."""
@@ -253,10 +270,20 @@ class _Rest:
         for digest in [digest for digest in self._blobs if not self._blob_uses[digest]]:
             self._drop_blob(digest)
 
-    def gone(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Keys of the kernels and digests of the blobs that went."""
+    def drop_unused_builds(self) -> None:
+        """Those of which there is no graph, as where a build was killed before its first."""
+        for digest in [digest for digest in self._builds if not self._build_uses[digest]]:
+            self._drop_build(digest)
+
+    def gone(self) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+        """Keys of the kernels, digests of the blobs and of the build records that went."""
         kernels = sorted(self._inventory.kernels.keys() - self._kernels.keys())
-        return tuple(kernels), tuple(sorted(self._inventory.blobs - self._blobs))
+        blobs = sorted(self._inventory.blobs - self._blobs)
+        return tuple(kernels), tuple(blobs), tuple(sorted(self._inventory.builds - self._builds))
+
+    def _drop_build(self, digest: str) -> None:
+        self._builds.discard(digest)
+        self._drop_file(layout.build_path(digest))
 
     def _drop_kernel(self, key: str) -> None:
         kernel = self._kernels.pop(key, None)
@@ -301,7 +328,7 @@ class _Removal:
     """Takes graphs out of a store, and then what nothing names any more.
 
     Attributes:
-        graphs, kernels, blobs: that are gone.
+        graphs, kernels, blobs, builds: that are gone.
         held: graphs that a process took hold of meanwhile.
         failures: what could not be removed, a line each.
     """
@@ -317,6 +344,7 @@ class _Removal:
         self.held: list[StoredGraph] = []
         self.kernels: list[str] = []
         self.blobs: list[str] = []
+        self.builds: list[str] = []
         self.failures: list[str] = []
 
     def run(self, graphs: Sequence[StoredGraph]) -> None:
@@ -381,12 +409,14 @@ class _Removal:
 
     def _sweep(self) -> None:
         """Remove what nothing names, the graphs being gone that are."""
-        kernels, blobs = _rest(self._inventory, self._criteria, self.graphs).gone()
+        kernels, blobs, builds = _rest(self._inventory, self._criteria, self.graphs).gone()
         kept: set[str] = set()
         for key in kernels:
             if self._try(layout.kernel_path(key), self.kernels, key):
                 continue
             kept.add(self._inventory.kernels[key].blob)
+        for digest in builds:
+            self._try(layout.build_path(digest), self.builds, digest)
         self._writer.sync_removals()
         for digest in blobs:
             if digest not in kept:

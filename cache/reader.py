@@ -40,7 +40,7 @@ _NO_FILE = {
     errno.ENOTDIR: "what should be its folder is none",
     errno.EBADMSG: "the bytes after it are not zero",  # of an entry of a pack
 }
-_DOCUMENT_FOLDERS = ("classes", "kernels", "names", "plans")
+_DOCUMENT_FOLDERS = ("builds", "classes", "kernels", "names", "plans")
 
 
 @dataclass(frozen=True, slots=True)

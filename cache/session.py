@@ -20,6 +20,7 @@ import contextlib
 import errno
 import fcntl
 import json
+import math
 import os
 import secrets
 import shutil
@@ -31,6 +32,7 @@ from pathlib import Path
 import filelock
 
 from cudnn_aot.cache import layout
+from cudnn_aot.cache.held import waited_long
 from cudnn_aot.errors import StoreError
 
 # who holds the lock ("pid 12 on host"), seconds waited so far
@@ -74,8 +76,14 @@ class BuildSession:
             raise StoreError(f"cannot write to {str(self.folder)!r}: {error.strerror}") from None
 
     @contextlib.contextmanager
-    def lock(self, name: str, notice: WaitNotice | None = None) -> Iterator[None]:
-        """Hold the lock ``name``; waits without bound, telling ``notice`` who is waited for."""
+    def lock(
+        self, name: str, notice: WaitNotice | None = None, timeout_s: float | None = None
+    ) -> Iterator[None]:
+        """Hold the lock ``name``; waits, telling ``notice`` who is waited for.
+
+        Raises:
+            StoreError: another has had it for ``timeout_s``; without that it waits without bound.
+        """
         if not self.locks:
             yield
             return
@@ -83,12 +91,16 @@ class BuildSession:
         lock = filelock.FileLock(str(folder / name), poll_interval=_POLL_S)
         holder = folder / f"{name}.holder"
         started = time.monotonic()
+        end = math.inf if timeout_s is None else started + timeout_s
         while True:
             try:
                 folder.mkdir(exist_ok=True)
-                lock.acquire(timeout=_NOTICE_AFTER_S)
+                lock.acquire(timeout=max(0.0, min(_NOTICE_AFTER_S, end - time.monotonic())))
                 break
             except filelock.Timeout:  # an OSError too
+                if time.monotonic() >= end:
+                    who = f"lock {name!r}, which {_holder(holder)} holds"
+                    raise waited_long(who, timeout_s or 0.0) from None
                 if notice is not None:
                     notice(_holder(holder), time.monotonic() - started)
             except OSError as error:
@@ -123,11 +135,10 @@ def places(store: Path) -> tuple[Path, Path]:
 
 def who_builds(store: Path) -> str:
     """Who works on a store, as far as that is known: the holders of locks in its folder."""
-    holders = {
-        _holder(path)
-        for folder in places(store)
-        for path in sorted((folder / "locks").glob("*.holder"))
-    }
+    holders = set()
+    for folder in places(store):
+        with contextlib.suppress(OSError):  # the last builder is just removing it
+            holders |= {_holder(path) for path in (folder / "locks").iterdir()}
     named = sorted(holders - {_UNKNOWN})
     return f"{' and '.join(named) or _UNKNOWN} builds into it, or prunes it"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cudnn_aot.cache import layout
 from cudnn_aot.cache.inventory import Inventory, Size, StoredGraph, total
@@ -19,6 +19,7 @@ class TargetStats:
         plans, declined: graphs that have a plan, and that have none.
         kernels: distinct ones that plans name, and ``shared_kernels`` those of more than one graph.
         blobs: distinct ones, of kernels, plan records, graphs and cuDNN's plans.
+        builds: records of builds that were asked for one of the graphs; of all, every one.
         size: all files that the graphs need, each once; of all targets, the whole store.
         shared: of it, what graphs of other targets need as well.
         toolchains: that made the plans, sorted.
@@ -32,6 +33,7 @@ class TargetStats:
     kernels: int
     shared_kernels: int
     blobs: int
+    builds: int
     size: Size
     shared: Size
     toolchains: tuple[str, ...]
@@ -42,7 +44,8 @@ class StoreStats:
     """A store by target.
 
     Attributes:
-        unused_kernels, unused_blobs: that no graph names, and ``unused`` what they take.
+        unused_kernels, unused_blobs: that no graph names; unused_builds: of which there is no
+            graph; ``unused``: what all these take.
         foreign: what files take that are not the store's own.
     """
 
@@ -50,6 +53,7 @@ class StoreStats:
     all: TargetStats
     unused_kernels: int
     unused_blobs: int
+    unused_builds: int
     unused: Size
     foreign: Size
 
@@ -68,7 +72,9 @@ def stats_of(inventory: Inventory) -> StoreStats:
     unused_blobs -= {
         kernel.blob for key, kernel in inventory.kernels.items() if key not in unused_kernels
     }
+    unused_builds = inventory.builds - {digest for g in inventory.graphs for digest in g.builds}
     unused |= set(map(layout.blob_path, unused_blobs))
+    unused |= set(map(layout.build_path, unused_builds))
     outer = {path.rpartition("/")[0] for path in inventory.sizes}
     foreign = {
         path
@@ -77,9 +83,10 @@ def stats_of(inventory: Inventory) -> StoreStats:
     }
     return StoreStats(
         targets=tuple(rows),
-        all=every,
+        all=replace(every, builds=len(inventory.builds)),
         unused_kernels=len(unused_kernels),
         unused_blobs=len(unused_blobs),
+        unused_builds=len(unused_builds),
         unused=_size(inventory, unused),
         foreign=_size(inventory, foreign),
     )
@@ -116,6 +123,7 @@ def _row(
         kernels=len(kernels),
         shared_kernels=sum(count > 1 for count in kernels.values()),
         blobs=len({digest for graph in graphs for digest in graph.blobs}),
+        builds=len({digest for graph in graphs for digest in graph.builds}),
         size=_size(inventory, files),
         shared=_size(inventory, {path for path in files if uses[path] > 1}),
         toolchains=tuple(sorted({graph.generation for graph in graphs} - {""})),

@@ -14,6 +14,7 @@ import errno
 import os
 import secrets
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -33,12 +34,15 @@ from cudnn_aot.errors import (
     UsageError,
 )
 
+_TRIES, _PAUSE_S = 3, 0.01  # of a rename that is refused for the moment
+
 
 class StoreWriter:
     """A store opened for building; a context manager. Safe to use from many threads.
 
     While it is open nobody prunes the store: it waits for whoever does, and tells ``notice`` the
-    seconds so far. With ``marks``, which it closes, it is the one that prunes.
+    seconds so far. With ``marks``, which it closes, it is the one that prunes. It waits for a prune
+    and for each lock of other builders no longer than ``lock_timeout_s``, if that is given.
 
     Attributes:
         reader: the same store for reading.
@@ -48,7 +52,8 @@ class StoreWriter:
         NotAStoreError: the folder holds something that is not a store, or it does not exist and
             ``create`` is false.
         UsageError: it is a pack.
-        StoreError: the file system refuses (full, read-only, no permission).
+        StoreError: the file system refuses (full, read-only, no permission), or a wait was too
+            long.
     """
 
     def __init__(
@@ -57,6 +62,7 @@ class StoreWriter:
         create: bool = True,
         notice: held.Notice | None = None,
         marks: held.Marks | None = None,
+        lock_timeout_s: float | None = None,
     ) -> None:
         self.path = Path(path)
         self.files_written = 0
@@ -66,6 +72,7 @@ class StoreWriter:
         self._touched = False
         self._closed = False
         self._marks = marks
+        self._lock_timeout_s = lock_timeout_s
         self._removed_from: set[str] = set()  # folders, until they are synced
         self._epoch = source_date_epoch()
         self._introducing = threading.RLock()
@@ -80,7 +87,7 @@ class StoreWriter:
                 self._create(create)
             read_format(self.path, Folder(self.path))
             if self._marks is None:
-                self._marks = held.join_builders(self.path, notice)
+                self._marks = held.join_builders(self.path, notice, lock_timeout_s)
             if session.sweep(self.path):
                 self._touched = True  # a dead builder left folder times behind as well
             self.reader = StoreReader(self.path)
@@ -288,7 +295,7 @@ class StoreWriter:
         self, name: str, notice: session.WaitNotice | None = None
     ) -> AbstractContextManager[None]:
         """Hold a lock of this store among all its builders; gone when the process dies."""
-        return self._building().lock(name, notice)
+        return self._building().lock(name, notice, self._lock_timeout_s)
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
@@ -447,7 +454,7 @@ class StoreWriter:
             _make_folders(self.path, final.parent)
             if final.is_dir() and not final.is_symlink():
                 final.rename(stage.with_name(f"{stage.name}-replaced"))  # swept with the staging
-            stage.replace(final)
+            _rename(stage, final)
             _sync_folder(final.parent)
         except OSError as error:
             with contextlib.suppress(OSError):
@@ -477,6 +484,19 @@ def _write_synced(path: Path, data: bytes, epoch: int) -> None:
         os.fchmod(descriptor, 0o444)
         os.utime(descriptor, (epoch, epoch))
         os.fsync(descriptor)
+
+
+def _rename(stage: Path, final: Path) -> None:
+    """File servers say that a name is busy, or stale, while somebody else has it in use."""
+    for _ in range(_TRIES - 1):
+        try:
+            stage.replace(final)
+            return
+        except OSError as error:
+            if error.errno not in (errno.EBUSY, errno.ESTALE):
+                raise
+            time.sleep(_PAUSE_S)
+    stage.replace(final)
 
 
 def _make_folders(root: Path, folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,6 +46,11 @@ from cudnn_aot.errors import UsageError, did_you_mean
 )
 @click.option("--ray-address", metavar="A", help="The Ray cluster. Default: the one that runs.")
 @click.option("--shard", metavar="I/N", help="Build the I-th of N parts, each for one machine.")
+@click.option(
+    "--lock-timeout",
+    metavar="SECONDS",
+    help="Fail what waits longer for another builder. Default: it waits as long as that takes.",
+)
 @tuning_option
 @engines_option
 @click.option(
@@ -63,6 +69,7 @@ def build(
     executor: str,
     ray_address: str | None,
     shard: str | None,
+    lock_timeout: str | None,
     engines: tuple[str, ...],
     tuning: str | None,
     allow_declined: tuple[str, ...],
@@ -110,6 +117,7 @@ def build(
             executor=executor,
             ray_address=ray_address,
             shard=shard,
+            lock_timeout_s=None if lock_timeout is None else _parse_seconds(lock_timeout),
         )
     for line in _complaints(summary):
         complain(line)
@@ -141,6 +149,12 @@ def _parse_jobs(choice: Choice) -> int | None:
         source = "-j" if choice.chosen_by == "--jobs" else f"{choice.chosen_by}: jobs"
         raise UsageError(f"{source}: got {text[:20]!r}, want a number of 1 to 9999, or auto")
     return int(text)
+
+
+def _parse_seconds(text: str) -> float:
+    if re.fullmatch(r"\d{1,7}(\.\d+)?", text, re.ASCII) is None:
+        raise UsageError(f"--lock-timeout: got {text[:20]!r}, want seconds as 600 or 0.5")
+    return float(text)
 
 
 def _complaints(summary: BuildSummary) -> list[str]:

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from cudnn_aot.cache.reader import StoreReader
+from cudnn_aot.cache.layers import AnyReader
 from cudnn_aot.cli.output import complain, print_json, say
 from cudnn_aot.cli.table import format_table
 from cudnn_aot.errors import StoreError
 
 
-def list_builds(reader: StoreReader, as_json: bool) -> int:
+def list_builds(reader: AnyReader, as_json: bool) -> int:
     """Print every build record; exit code 1 if one is damaged, the rest is printed."""
     builds: list[dict[str, Any]] = []
     faults = []

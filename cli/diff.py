@@ -54,6 +54,11 @@ def diff(a: str, b: str, as_json: bool) -> int:
                     "only_a": list(found.blobs_a),
                     "only_b": list(found.blobs_b),
                 },
+                "builds": {
+                    "both": found.builds,
+                    "only_a": list(found.builds_a),
+                    "only_b": list(found.builds_b),
+                },
             }
         )
     else:
@@ -82,6 +87,7 @@ def _lines(found: StoreDiff, a: str, b: str, graphs: dict[MovedName, list[str]])
     for what, both, one, other in (
         ("kernels", found.kernels, found.kernels_a, found.kernels_b),
         ("blobs", found.blobs, found.blobs_a, found.blobs_b),
+        ("builds", found.builds, found.builds_a, found.builds_b),
     ):
         yield f"{what}: {both} in both, {len(one)} only in {a}, {len(other)} only in {b}"
 

@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 import cudnn_aot
+from cudnn_aot.cache.files import is_open_to_all
 from cudnn_aot.cache.layers import open_store
 from cudnn_aot.cache.place import Place
 from cudnn_aot.cache.reader import StoreReader
@@ -199,8 +200,13 @@ def _store(path: Place, is_default: bool) -> list[_Finding]:
     except StoreError as error:
         return [_Finding("store", str(error), False)]
     form = "a pack" if path.is_file() else "writable" if os.access(path, os.W_OK) else "read-only"
-    findings = [_Finding("store", f"{path}: {contents}, {form}")]
-    findings += _life(reader) if path.is_dir() else []
+    owner = path.stat().st_uid
+    of_whom = "" if owner == os.geteuid() else f", of user {owner}"
+    findings = [_Finding("store", f"{path}: {contents}, {form}{of_whom}")]
+    if is_open_to_all(path):
+        remedy = f"whose kernels do you run? chmod -R o-w {path}, or open it by its root digest"
+        findings.append(_Finding("store writers", "any user may change it", False, remedy))
+    findings += _life(reader)
     foreign = reader.foreign()
     if foreign:
         shown = ", ".join(foreign[:3]) + (", ..." if len(foreign) > 3 else "")
@@ -213,15 +219,17 @@ def _store(path: Place, is_default: bool) -> list[_Finding]:
 def _life(reader: StoreReader) -> list[_Finding]:
     """What a store takes, who uses it, and what a killed build left beside it."""
     from cudnn_aot.cache import held, session
-    from cudnn_aot.cache.inventory import measure, total
+    from cudnn_aot.cache.inventory import sizes_of, total
 
     try:
-        size = total(measure(reader.path).values())
+        size = total(sizes_of(reader).values())
         places = reader.pointers()
     except StoreError as error:
         return [_Finding("store size", str(error), False)]
     sizes = f"{format_bytes(size.bytes)}, {format_bytes(size.disk_bytes)} on the disk"
     findings = [_Finding("store size", sizes)]
+    if reader.path.is_file():  # a pack: nobody builds into it or takes from it
+        return findings
     marks = held.Marks(reader.path)
     try:
         if not marks.works:

@@ -46,6 +46,7 @@ def merge(
             plural(did.plans, "plan"),
             plural(did.kernels, "kernel"),
             plural(did.names, "name"),
+            *([plural(did.builds, "build record")] if did.builds else []),
         )
         files = f"{plural(did.files_written, 'file')}, {format_bytes(did.bytes_written)}"
         say(f"{path}: {', '.join(counts)} added or changed: {files}")

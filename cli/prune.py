@@ -87,6 +87,7 @@ def prune(
                 "held": [_document(graph) for graph in went.held],
                 "kernels": list(went.kernels),
                 "blobs": list(went.blobs),
+                "builds": list(went.builds),
                 "failures": list(went.failures),
                 "before": asdict(went.before),
                 "left": asdict(went.left),
@@ -118,6 +119,7 @@ def _report(went: Pruned, dry_run: bool) -> None:
         plural(len(went.graphs), "graph"),
         plural(len(went.kernels), "kernel"),
         plural(len(went.blobs), "blob"),
+        *([plural(len(went.builds), "build record")] if went.builds else []),
     )
     freed = went.before.disk_bytes - went.left.disk_bytes
     say(

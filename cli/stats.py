@@ -26,14 +26,16 @@ def show_stats(reader: StoreReader, target: str | None, as_json: bool) -> int:
                 "unreferenced": {
                     "kernels": stats.unused_kernels,
                     "blobs": stats.unused_blobs,
+                    "builds": stats.unused_builds,
                     **asdict(stats.unused),
                 },
                 "foreign": asdict(stats.foreign),
             }
         )
         return 0
-    header = ("target", "graphs", "plans", "declined", "kernels", "blobs", "bytes", "on disk")
-    right = "graphs plans declined kernels blobs bytes disk"
+    numbers = ("graphs", "plans", "declined", "kernels", "blobs", "builds")
+    header = ("target", *numbers, "bytes", "on disk")
+    right = " ".join((*numbers, "bytes", "disk"))
     say(*(format_table(header, [_cells(row) for row in [*rows, stats.all]], right=right)), "")
     for row in rows:
         say(f"{row.target}: made by {'; '.join(row.toolchains) or 'tools that are not recorded'}")
@@ -41,9 +43,13 @@ def show_stats(reader: StoreReader, target: str | None, as_json: bool) -> int:
             say(f"  {plural(row.shared_kernels, 'kernel')} of more than one graph")
         if row.shared.bytes:
             say(f"  {_both(row.shared)} that other targets need too")
-    if stats.unused_kernels or stats.unused_blobs:
-        counts = f"{plural(stats.unused_kernels, 'kernel')}, {plural(stats.unused_blobs, 'blob')}"
-        say(f"named by no graph: {counts}, {_both(stats.unused)} (`prune --unreferenced`)")
+    unused = (
+        *((stats.unused_kernels, "kernel"), (stats.unused_blobs, "blob")),
+        (stats.unused_builds, "build record"),
+    )
+    if any(count for count, _ in unused):
+        counts = ", ".join(plural(count, what) for count, what in unused if count)
+        say(f"of no graph: {counts}, {_both(stats.unused)} (`prune --unreferenced`)")
     if stats.foreign.bytes:
         say(f"not the store's own: {_both(stats.foreign)}")
     return 0
@@ -60,6 +66,7 @@ def _document(row: TargetStats) -> dict[str, Any]:
         "kernels": row.kernels,
         "shared_kernels": row.shared_kernels,
         "blobs": row.blobs,
+        "builds": row.builds,
         **asdict(row.size),
         "shared": asdict(row.shared),
         "toolchains": list(row.toolchains),
@@ -67,7 +74,7 @@ def _document(row: TargetStats) -> dict[str, Any]:
 
 
 def _cells(row: TargetStats) -> tuple[str, ...]:
-    counts = (row.graphs, row.plans, row.declined, row.kernels, row.blobs)
+    counts = (row.graphs, row.plans, row.declined, row.kernels, row.blobs, row.builds)
     sizes = (format_bytes(row.size.bytes), format_bytes(row.size.disk_bytes))
     return (row.target or "all", *map(str, counts), *sizes)
 

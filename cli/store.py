@@ -101,7 +101,7 @@ def ls(store: str | None, target: str | None, stats: bool, builds: bool, as_json
             raise NotInStoreError(_no_target(one, target))
         return show_stats(one, target, as_json)
     if builds:
-        return list_builds(StoreReader(choice.path), as_json)
+        return list_builds(choice.reader(), as_json)
     reader = choice.reader()
     plans = [plan for plan in _read_all(reader) if target in (None, plan.target)]
     if target is not None and not plans:

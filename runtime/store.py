@@ -34,6 +34,7 @@ _Request = tuple[str, str, str]  # name or key; target, empty for any; another n
 
 VARIABLE = "CUDNN_AOT_STORE"
 TRUST_VARIABLE = "CUDNN_AOT_TRUST"
+PIN_VARIABLE = "CUDNN_AOT_PIN"
 MISS_VARIABLE = "CUDNN_AOT_MISS_DIR"
 
 
@@ -124,7 +125,16 @@ class Store:
         self._plans: dict[tuple[str, str], Plan] = {}  # of graphs, by target and key
         self._counters = Counters()
         self._log = Log()
+        if self._log.takes("warning") and not digests and not os.environ.get(PIN_VARIABLE):
+            self._warn_of_writers(layers or self.path.split(os.pathsep))
         self._classes: ClassIndex | None = None  # once a graph was asked for
+
+    def _warn_of_writers(self, layers: Sequence[str]) -> None:
+        from cudnn_aot.cache.files import is_open_to_all
+
+        for layer in filter(is_open_to_all, layers):
+            remedy = "open it by its root digest, or take that right away"
+            self._log.write("warning", f"any user may change the store {layer}: {remedy}")
 
     @property
     def path(self) -> str:

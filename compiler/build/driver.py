@@ -11,7 +11,7 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -48,6 +48,8 @@ from cudnn_aot.compiler.planning.tuning import Tuning, load_tuning
 from cudnn_aot.compiler.target.host import why_not_built_here
 from cudnn_aot.compiler.target.target import Target, load_target
 from cudnn_aot.errors import CompileError, UsageError, cudnnGraphNotSupportedError
+
+_NOTES_EVERY_S = 0.2
 
 
 @dataclass(slots=True)
@@ -93,6 +95,7 @@ def build(
     executor: str = "local",
     ray_address: str | None = None,
     shard: str | None = None,
+    lock_timeout_s: float | None = None,
 ) -> BuildSummary:
     """Build every graph of ``files`` for every target into ``store``.
 
@@ -105,6 +108,8 @@ def build(
         executor: where kernels are compiled, of ``executors.EXECUTORS``.
         ray_address: the Ray cluster, for ``"ray"``; None for the one that is running.
         shard: ``"i/N"`` to build the i-th of N parts, which other machines divide the same way.
+        lock_timeout_s: fail what waits longer for another builder; None to wait as long as it
+            takes.
         forbid_compile: fail a graph that needs a compile instead of compiling.
         tuning: file of measured plans, which come before those that the heuristics rank.
         progress: called from the calling thread only.
@@ -115,7 +120,7 @@ def build(
         CompileError: the host is one that no kernel can be compiled for here.
         UsageError: no or unknown target, an unknown provider or executor, a part of no whole, a
             path that is not a store, one name for two graphs, a tuning file that is none.
-        StoreError: the store cannot be written.
+        StoreError: the store cannot be written, or is pruned for longer than ``lock_timeout_s``.
     """
     started = time.perf_counter()
     if not files:
@@ -142,7 +147,9 @@ def build(
         def waiting(seconds: float) -> None:
             progress(Event(Stage.NOTE, 0, 0, f"waiting for a prune of {store} ({seconds:.0f} s)"))
 
-        with StoreWriter(Path(store), create=True, notice=waiting) as writer:
+        with StoreWriter(
+            Path(store), create=True, notice=waiting, lock_timeout_s=lock_timeout_s
+        ) as writer:
             asked = [(source.name, source.key) for source in sources]
             writer.introduce(lambda: build_record(asked, targeted, engines, measured, cudnn))
             run = _Run(writer, choice, forbid_compile, measured, progress, cudnn)
@@ -370,13 +377,17 @@ class _Run:
                     ): spec
                     for spec in longest_first(list(self._specs.values()))
                 }
-                for done, future in enumerate(as_completed(futures), start=1):
-                    spec = futures[future]
-                    detail = self._collect(spec, future, pending)
+                done, left = 0, set(futures)
+                while left:
+                    # Who waits for another builder is heard of while it waits.
+                    ended, left = wait(left, _NOTES_EVERY_S, return_when=FIRST_COMPLETED)
                     while self._notes:
                         self._progress(Event(Stage.NOTE, done, len(futures), self._notes.popleft()))
-                    label = f"{spec.template} {spec.key[:12]}"
-                    self._progress(Event(Stage.COMPILE, done, len(futures), label, detail))
+                    for future in ended:
+                        spec, done = futures[future], done + 1
+                        detail = self._collect(spec, future, pending)
+                        label = f"{spec.template} {spec.key[:12]}"
+                        self._progress(Event(Stage.COMPILE, done, len(futures), label, detail))
             finally:
                 # After an interruption nothing new may start; what runs ends with the executor.
                 threads.shutdown(wait=False, cancel_futures=True)

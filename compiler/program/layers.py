@@ -37,13 +37,14 @@ from cudnn_aot.errors import (
 )
 from cudnn_aot.runtime.plan import FORMAT
 from cudnn_aot.runtime.requirements import Requirements
+from cudnn_aot.runtime.store import PIN_VARIABLE
 
 if TYPE_CHECKING:
     from cudnn_aot.compiler.graph.graph import Graph
     from cudnn_aot.runtime.classes import ClassIndex, Found
 
 BASE_VARIABLE = "CUDNN_AOT_STORE"
-PIN_VARIABLE = "CUDNN_AOT_PIN"
+OVERLAY_VARIABLE = "CUDNN_AOT_CACHE"
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,23 +30,9 @@ class Folder : public StoreFiles {
   explicit Folder(std::string path) : root_(std::move(path) + "/") {}
 
   int Read(const std::string& relative, std::string* out) const override {
-    // Without O_NONBLOCK opening a FIFO waits for somebody to write into it.
-    int fd = open((root_ + relative).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
-    if (fd < 0) return errno;
-    struct stat status;
-    int error = fstat(fd, &status) != 0 ? errno : S_ISREG(status.st_mode) ? 0 : EINVAL;
-    out->resize(error == 0 ? static_cast<size_t>(status.st_size) + 1 : 0);
-    size_t size = 0;
-    while (error == 0) {
-      ssize_t got = read(fd, out->data() + size, out->size() - size);
-      if (got < 0 && errno == EINTR) continue;
-      if (got < 0) error = errno;
-      if (got <= 0) break;
-      size += static_cast<size_t>(got);
-      if (size == out->size()) out->resize(2 * size);
-    }
-    close(fd);
-    out->resize(size);
+    int error = ESTALE;
+    // A file server may have replaced it since its name was looked up: another look finds the new.
+    for (int tries = 0; error == ESTALE && tries < kTries; ++tries) error = ReadOnce(relative, out);
     return error;
   }
 
@@ -69,6 +55,29 @@ class Folder : public StoreFiles {
   }
 
  private:
+  static constexpr int kTries = 3;
+
+  int ReadOnce(const std::string& relative, std::string* out) const {
+    // Without O_NONBLOCK opening a FIFO waits for somebody to write into it.
+    int fd = open((root_ + relative).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
+    if (fd < 0) return errno;
+    struct stat status;
+    int error = fstat(fd, &status) != 0 ? errno : S_ISREG(status.st_mode) ? 0 : EINVAL;
+    out->resize(error == 0 ? static_cast<size_t>(status.st_size) + 1 : 0);
+    size_t size = 0;
+    while (error == 0) {
+      ssize_t got = read(fd, out->data() + size, out->size() - size);
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) error = errno;
+      if (got <= 0) break;
+      size += static_cast<size_t>(got);
+      if (size == out->size()) out->resize(2 * size);
+    }
+    close(fd);
+    out->resize(size);
+    return error;
+  }
+
   std::string root_;
 };
 

@@ -257,13 +257,19 @@ std::string StoreReader::RootDigest() const { return RootOf(HashDocuments()); }
 // The SHA-256 of each document's bytes, by its path; they are compared with nothing.
 std::map<std::string, std::string> StoreReader::HashDocuments() const {
   std::map<std::string, std::string> out;
+  auto hash = [&](const std::string& path) {
+    out[path] = Sha256Hex(Read(path, "file " + Quoted(path)));
+  };
+  Visit("builds", [&](const std::string& file) {  // the one folder of documents without folders
+    std::string stem;
+    if (IsDocument(file, &stem) && IsDigest(stem)) hash("builds/" + file);
+    return true;
+  });
   for (const char* kind : {"classes", "kernels", "names", "plans"}) {
     Visit(kind, [&](const std::string& folder) {
       std::string relative = std::string(kind) + "/" + folder;
       Visit(relative, [&](const std::string& file) {
-        std::string path = relative + "/" + file;
-        if (IsDocumentPath(kind, folder, file))
-          out[path] = Sha256Hex(Read(path, "file " + Quoted(path)));
+        if (IsDocumentPath(kind, folder, file)) hash(relative + "/" + file);
         return true;
       });
       return true;

@@ -2,12 +2,16 @@
 
 import errno
 import os
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import file_faults
 import pytest
 import toy_store
 from cli_process import run_cli, tree_digest
+from served_store import small_store
 
 from cudnn_aot.cache.reader import StoreReader
 
@@ -57,6 +61,61 @@ def test_a_build_on_a_full_disk_is_one_line_per_graph(
     assert line.startswith("error: cannot write ") and "free some space and build again" in line
     assert run_cli(*build).returncode == 0
     assert tree_digest(store) == tree_digest(built_store)
+
+
+FILL = """
+import sys, toy_store
+from cudnn_aot.cache.writer import StoreWriter
+with StoreWriter(sys.argv[1]) as writer:
+    toy_store.fill(writer, 1)
+"""
+READ = """
+import sys
+from cudnn_aot import runtime
+from cudnn_aot.cache.reader import StoreReader
+if sys.argv[2] == "python":
+    StoreReader(sys.argv[1]).pointer(*StoreReader(sys.argv[1]).pointers()[0])
+else:
+    runtime.open(sys.argv[1], "cpu").plan("scale")
+"""
+
+
+def said(script: str, *args: object, **faults: Any) -> str:
+    """What a process says on a file system with these faults; empty when all is well."""
+    environment = file_faults.environment(**faults)
+    path = os.pathsep.join([str(Path(__file__).parents[1] / "support"), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-c", script, *map(str, args)],
+        env={**environment, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
+    return "".join(done.stderr.splitlines()[-1:])
+
+
+@pytest.mark.parametrize("name", ["EBUSY", "ESTALE"])
+def test_a_name_that_is_busy_for_the_moment(layer: Path, tmp_path: Path, name: str) -> None:
+    """A rename that is refused twice is done the third time; one that stays so is an error."""
+    error = getattr(errno, name)
+    faults = {"layer": layer, "calls": file_faults.RENAME, "error": error, "below": tmp_path}
+    for start in (2, 6):
+        store = tmp_path / str(start)
+        assert os.strerror(error).lower() in said(FILL, store, **faults, start=start, most=3)
+        assert said(FILL, store, **faults, start=start, most=2) == ""
+        assert toy_store.snapshot(store) == toy_store.snapshot(tmp_path / "2")
+        assert StoreReader(store).verify() == []
+
+
+@pytest.mark.parametrize("reader", ["python", "native"])
+def test_a_stale_file_is_looked_up_again(layer: Path, tmp_path: Path, reader: str) -> None:
+    """Both readers do; what stays stale is an error of the system, and no damage."""
+    store = small_store(tmp_path / "store")
+    below = store / "plans"
+    faults = {"layer": layer, "calls": file_faults.OPEN, "error": errno.ESTALE, "below": below}
+    assert said(READ, store, reader, **faults, most=2) == ""
+    failure = said(READ, store, reader, **faults, most=3)
+    assert failure.startswith("cudnn_aot.errors.StoreError: cannot read "), failure
+    assert failure.endswith("stale file handle"), failure
 
 
 def test_builders_on_a_file_system_without_locks(layer: Path, tmp_path: Path) -> None:

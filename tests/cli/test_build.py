@@ -6,6 +6,8 @@ from pathlib import Path
 
 from cli_process import linear_graph, run_cli, tree_digest, write_graph
 
+from cudnn_aot.cache.reader import StoreReader
+
 SUMMARY_FIELDS = {"format", "store", "executor", "jobs", "shard", "graphs", "kernels"}
 SUMMARY_FIELDS |= {"failures", "files_written", "seconds"}
 KERNEL_FIELDS = {"key", "symbol", "object", "blob", "bytes", "compiled", "seconds"}
@@ -160,3 +162,27 @@ def test_foreign_files_are_left_alone(store_copy: Path) -> None:
     listed = json.loads(run_cli("ls", "--store", store_copy, "--json").stdout)
     assert {plan["name"] for plan in listed["plans"]} == {"up", "down"}
     assert "4 files" in run_cli("doctor", "--store", store_copy).stdout
+
+
+def test_a_kernel_that_fails_is_named_and_the_rest_is_finished(
+    tmp_path: Path, graph_files: list[Path], store_copy: Path
+) -> None:
+    """Graph, target, kernel and the first line that says something; never success without it."""
+    extra = write_graph(tmp_path, linear_graph("extra", 56, op="tanh"))
+    build = ("build", extra, *graph_files, "-t", "cpu", "-o", store_copy)
+    done = run_cli(*build, env={"CC": "/bin/false"})
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()[-1:]
+    assert line.startswith("error: extra for cpu: kernel gemm.kernels.host:matmul")
+    assert "/bin/false" in line
+    rows = {row.split()[0]: row.split()[2] for row in done.stdout.splitlines()[2:5]}
+    assert rows == {"extra": "failed", "up": "cached", "down": "cached"}
+    assert "failed kernel" in done.stdout and "1 failed" in done.stdout
+    document = json.loads(run_cli(*build, "--json", env={"CC": "/bin/false"}).stdout)
+    (failure,) = document["failures"]
+    assert failure["graphs"] == [{"name": "extra", "target": "cpu"}]
+    assert StoreReader(store_copy).names() == [("cpu", "down"), ("cpu", "up")]
+    complete = ("verify", "--complete", tmp_path, "-o", store_copy)
+    assert run_cli(*complete).returncode == 1
+    assert run_cli(*build).returncode == 0
+    assert run_cli(*complete).returncode == 0

@@ -23,6 +23,7 @@ def test_equal_stores(built_store: Path, store_copy: Path) -> None:
     assert done.stdout.splitlines() == [
         f"kernels: 2 in both, 0 only in {built_store}, 0 only in {store_copy}",
         f"blobs: 6 in both, 0 only in {built_store}, 0 only in {store_copy}",
+        f"builds: 1 in both, 0 only in {built_store}, 0 only in {store_copy}",
     ]
     assert json.loads(run_cli("diff", built_store, store_copy, "--json").stdout)["equal"] is True
 

@@ -13,13 +13,15 @@ from cudnn_aot.cache.writer import StoreWriter
 def test_shards_become_one_store(
     built_store: Path, graph_files: list[Path], tmp_path: Path
 ) -> None:
-    for number, file in enumerate(graph_files):
-        done = run_cli("build", file, "-t", "cpu", "--store", tmp_path / f"shard{number}", "-j", 1)
+    build = ("build", *graph_files, "-t", "cpu", "-j", 1)
+    for number in (1, 2):
+        part = tmp_path / f"shard{number}"
+        done = run_cli(*build, "--shard", f"{number}/2", "--store", part)
         assert done.returncode == 0, done.stderr
-    shards = tmp_path / "shard1", tmp_path / "shard0"
+    shards = tmp_path / "shard2", tmp_path / "shard1"
     done = run_cli("merge", *shards, "-o", tmp_path / "whole")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "2 plans, 2 kernels, 2 names added or changed: 15 files, " in done.stdout
+    assert "2 plans, 2 kernels, 2 names, 1 build record added or changed: 16 files, " in done.stdout
     assert toy_store.snapshot(tmp_path / "whole") == toy_store.snapshot(built_store)
     again = run_cli("merge", *shards, "-o", tmp_path / "whole", "--json")
     document = json.loads(again.stdout)

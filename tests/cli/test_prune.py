@@ -33,7 +33,7 @@ def test_a_dry_run_then_everything(store_copy: Path) -> None:
     built_by = f"made by nvidia-cutlass-dsl {dsl_version()}, apache-tvm-ffi"
     text, document = prune()
     assert f"would remove up for cpu, {built_by}" in text
-    assert "would remove 2 graphs, 2 kernels, 6 blobs: " in text
+    assert "would remove 2 graphs, 2 kernels, 6 blobs, 1 build record: " in text
     assert sorted(graph["names"] for graph in document["graphs"]) == [["down"], ["up"]]
     assert len(document["kernels"]) == 2 and len(document["blobs"]) == 6
     assert document["left"]["disk_bytes"] == du(store_copy, "-B1")
@@ -72,7 +72,7 @@ def test_unreferenced_and_toolchains(store_copy: Path) -> None:
     with StoreWriter(store_copy) as writer:
         writer.put_blob(b"left by a killed build")
     stats = run_cli("ls", "--stats", "--store", store_copy).stdout
-    assert "named by no graph: 0 kernels, 1 blob, 22 B (4.0 KiB on the disk)" in stats
+    assert "of no graph: 1 blob, 22 B (4.0 KiB on the disk)" in stats
 
     def pruned(*options: str) -> tuple[int, int]:
         done = run_cli("prune", *options, "--json", "--store", store_copy)
@@ -160,10 +160,14 @@ def test_stats_count_a_store(store_copy: Path, tmp_path: Path) -> None:
     assert h200["blobs"] == 1 and h200["kernels"] == 0 and h200["toolchains"] == []
     assert cpu["shared"] == h200["shared"] and cpu["shared"]["bytes"] > 0  # the graph
     every = document["all"]
-    assert (every["graphs"], every["kernels"], every["blobs"]) == (4, 2, 8)
+    assert (every["graphs"], every["kernels"], every["blobs"], every["builds"]) == (4, 2, 8, 2)
+    assert (cpu["builds"], h200["builds"]) == (2, 0)
     assert (every["bytes"], every["disk_bytes"]) == (du(store_copy, "-b"), du(store_copy, "-B1"))
     assert document["foreign"]["bytes"] == 5000
-    assert document["unreferenced"] == {"kernels": 0, "blobs": 0, "bytes": 0, "disk_bytes": 0}
+    assert document["unreferenced"] == {
+        **{"kernels": 0, "blobs": 0, "builds": 0},
+        **{"bytes": 0, "disk_bytes": 0},
+    }
     (tools,) = cpu["toolchains"]
     assert tools.startswith(f"nvidia-cutlass-dsl {dsl_version()}, apache-tvm-ffi ")
     text = run_cli("ls", "--stats", "--target", "cpu", "--store", store_copy).stdout

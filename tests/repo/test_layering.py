@@ -57,6 +57,7 @@ ALLOWED = {
         "cudnn_aot.errors",
         "cudnn_aot._native",
         "cudnn_aot.cache.canonical",
+        "cudnn_aot.cache.files",
         "cudnn_aot.cache.layers",
         "cudnn_aot.cache.layout",
     ),
@@ -156,6 +157,16 @@ def test_only_kernel_modules_import_the_dsl() -> None:
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             assert not any(within(module, "cutlass") for module in names), f"{name} imports cutlass"
+
+
+def test_nothing_is_unpickled() -> None:
+    """What a store, a worker or a log holds is read as data, never run to be read."""
+    runs = ("pickle", "cPickle", "cloudpickle", "marshal", "shelve", "dill")
+    for name, path in modules():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert not any(within(module, each) for module in names for each in runs), name
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

@@ -212,3 +212,19 @@ def test_the_miss_file_is_a_graph_file(tmp_path):
     assert misses.write(graph, str(tmp_path)) is None
     (file,) = tmp_path.iterdir()
     assert json.loads(file.read_text())["name"] == f"{graph.name}-{graph.key()[:12]}"
+
+
+def test_a_store_that_any_user_may_change(stored, monkeypatch, capfd):
+    monkeypatch.setenv("CUDNN_AOT_LOG", "warning")
+    digest = runtime.open(stored).root_digests()
+    assert capfd.readouterr().err == ""
+    stored.chmod(0o777)
+    runtime.open(stored)
+    assert capfd.readouterr().err == (
+        f"cudnn-aot warning: any user may change the store {stored}: open it by its root digest, "
+        "or take that right away\n"
+    )
+    runtime.open(stored, digest=digest)
+    monkeypatch.setenv("CUDNN_AOT_PIN", digest[0])
+    runtime.open(stored)
+    assert capfd.readouterr().err == ""

@@ -64,7 +64,8 @@ def build(store: Path, jobs: int, splits: tuple[int, ...]) -> int:
             kernels = [entries[spec.key] for spec in planned.kernels]
             record = records.plan_record(key, TARGET, planned, kernels)
             blob = writer.put_blob(canonical_bytes(record))
-            writer.put_pointer(TARGET, key, records.pointer(key, graph_blob, [blob]))
+            pointer = records.pointer(graph_blob, {"native": records.provider("", [blob])})
+            writer.put_pointer(TARGET, key, pointer)
             writer.put_name(TARGET, name, key, plans.graph.uids())
     return len(indices)
 

@@ -16,11 +16,12 @@
 enum { kOpen = 1, kWrite = 2, kSync = 4, kRename = 8, kMakeFolder = 16, kLock = 32 };
 
 static char folder[PATH_MAX];
-static long from, seen;
+static long from, seen, most = LONG_MAX;  // of failing calls
 static int error_number, which;
 
 void file_faults_from(long call, int error, int calls, const char* below) {
   snprintf(folder, sizeof folder, "%s", below);
+  if (getenv("FILE_FAULTS_MOST")) most = atol(getenv("FILE_FAULTS_MOST"));
   from = call, error_number = error, which = calls, seen = 0;
 }
 
@@ -37,7 +38,7 @@ __attribute__((constructor)) static void FromEnvironment(void) {
 
 static int Fails(int kind, const char* path) {
   if (!from || !(which & kind) || !path || strncmp(path, folder, strlen(folder))) return 0;
-  if (++seen < from) return 0;
+  if (++seen < from || seen - from >= most) return 0;
   errno = error_number;
   return 1;
 }

@@ -31,12 +31,15 @@ def library(folder: Path) -> Path:
     return path
 
 
-def environment(layer: Path, calls: int, error: int, below: Path) -> Mapping[str, str]:
-    """Of a process for which these calls fail from its start."""
+def environment(
+    layer: Path, calls: int, error: int, below: Path, start: int = 1, most: int | None = None
+) -> Mapping[str, str]:
+    """Of a process for which these calls fail: all from call ``start`` on, or ``most`` of them."""
     return {
         **os.environ,
         "LD_PRELOAD": str(layer),
-        "FILE_FAULTS": f"1:{error}:{calls}:{below}",
+        "FILE_FAULTS": f"{start}:{error}:{calls}:{below}",
+        **({} if most is None else {"FILE_FAULTS_MOST": str(most)}),
     }
 
 

@@ -41,11 +41,29 @@ def toy_spec(function: str = "host", module: str = "elementwise", **params: Any)
     return kernel_spec(f"toys.kernels.{module}:{function}", {"scale": 2.0, **params}, target)
 
 
-def fill(writer: StoreWriter, count: int = 3) -> None:
-    """A store with every kind of file and no compile."""
-    writer.introduce(lambda: {"version": "toys", "graphs": []})
+def fill(writer: StoreWriter, count: int = 3, asked: int | None = None) -> None:
+    """A store with every kind of file and no compile; its build was asked for ``asked`` graphs."""
+    writer.introduce(lambda: build_record(asked or count))
     for number in range(count):
         put(writer, number)
+
+
+def build_record(count: int) -> dict[str, Any]:
+    """Of a build that was asked for the first ``count`` graphs."""
+    return {
+        "version": "toys",
+        "sources": hashlib.sha256(b"toys").hexdigest(),
+        "toolchain": {},
+        "cudnn": {},
+        "engines": ["native"],
+        "targets": [{"name": "h200"}],
+        "graphs": [{"name": f"layer/{n}", "graph_key": graph_key(n)} for n in range(count)],
+        "tuning": "",
+    }
+
+
+def graph_key(number: int) -> str:
+    return hashlib.sha256(b"graph %d" % number).hexdigest()
 
 
 def put(writer: StoreWriter, number: int, linker: bytes = b"") -> None:
@@ -67,12 +85,12 @@ def put(writer: StoreWriter, number: int, linker: bytes = b"") -> None:
     )
     kernel = {"key": key, "symbol": "kernel", "blob": blob, "bytes": len(data)}
     record = writer.put_blob(json.dumps({"kernels": [kernel], "number": number}).encode())
-    graph_key = hashlib.sha256(b"graph %d" % number).hexdigest()
+    graph_of = graph_key(number)
     graph = writer.put_blob(b"graph %d" % number)
     pointer = {"status": "built", "records": [record], "graph": graph, "reasons": []}
-    writer.put_pointer("h200", graph_key, pointer)
-    writer.put_class_member("h200", class_bucket(number), graph_key)
-    writer.put_name("h200", f"layer/{number}", graph_key, {"A": 1, "Y": 4})
+    writer.put_pointer("h200", graph_of, pointer)
+    writer.put_class_member("h200", class_bucket(number), graph_of)
+    writer.put_name("h200", f"layer/{number}", graph_of, {"A": 1, "Y": 4})
 
 
 def class_bucket(number: int) -> str:

@@ -1,0 +1,115 @@
+"""Processes that call `build`: with threads, with the DSL loaded, forked, of users without a home.
+
+Compile workers are started anew by a path and inherit nothing of the process that builds.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cli_process import tree_digest
+
+from cudnn_aot.cache.reader import StoreReader
+
+# The parent has threads, compiles on some of them and has what the DSL has loaded.
+FORKED = """
+import os, sys, threading
+import cutlass
+from cudnn_aot.compiler.build.driver import build
+stop = threading.Event()
+threads = [threading.Thread(target=stop.wait) for _ in range(8)]
+for thread in threads:
+    thread.start()
+mine, child_s, *files = sys.argv[1:]
+child = os.fork()
+store = mine if child else child_s
+summary = build(files, ["cpu"], store)
+code = 0 if summary.kernels.compiled == 2 and summary.exit_code() == 0 else 1
+if not child:
+    os._exit(code)
+stop.set()
+_, status = os.waitpid(child, 0)
+sys.exit(code or os.waitstatus_to_exitcode(status))
+"""
+
+
+def test_a_process_with_threads_and_its_forked_child(
+    tmp_path: Path, graph_files: list[Path], built_store: Path
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED, tmp_path / "mine", tmp_path / "child", *graph_files],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    for name in ("mine", "child"):
+        assert tree_digest(tmp_path / name) == tree_digest(built_store)
+
+
+FAILING = """
+import sys, toy_store
+from cudnn_aot.cache.compile import CompilerPool, compile_cached
+from cudnn_aot.cache.writer import StoreWriter
+from cudnn_aot.errors import CompileError
+toy_store.use_toys()
+with StoreWriter(sys.argv[1]) as writer, CompilerPool(1) as pool:
+    try:
+        compile_cached(toy_store.toy_spec("raises", "faulty"), writer, pool)
+    except CompileError as error:
+        print(error.log)
+"""
+NOBODY = 64_123  # a number that no passwd entry has
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A folder that any user may write to, which those of pytest are not."""
+    with tempfile.TemporaryDirectory(prefix="cudnn-aot-") as name:
+        Path(name).chmod(0o777)
+        yield Path(name)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="becoming another user takes root")
+def test_a_user_without_home_or_passwd_entry_builds(
+    place: Path, graph_files: list[Path], built_store: Path
+) -> None:
+    """Beside the store it leaves nothing; the log of a compile that fails is where it says."""
+    files = []
+    for path in graph_files:
+        files.append(place / path.name)
+        files[-1].write_bytes(path.read_bytes())
+    as_nobody = {
+        **{"user": NOBODY, "group": NOBODY, "extra_groups": (), "cwd": place},
+        "env": {
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(Path(__file__).parents[1] / "support"),
+            "TMPDIR": str(place),
+        },
+    }
+    probe = [sys.executable, "-c", "import cudnn_aot._native"]
+    if subprocess.run(probe, capture_output=True, **as_nobody).returncode:
+        pytest.skip("another user cannot read this installation")
+    script = Path(sys.executable).with_name("cudnn-aot")
+    build = [script, "build", *files, "-t", "cpu", "-o", place / "store"]
+    done = subprocess.run(build, capture_output=True, text=True, **as_nobody)
+    assert done.returncode == 0, done.stderr
+    assert StoreReader(place / "store").root_digest() == StoreReader(built_store).root_digest()
+    assert sorted(p.name for p in place.iterdir()) == sorted([*(f.name for f in files), "store"])
+    command = [sys.executable, "-c", FAILING, place / "store"]
+    done = subprocess.run(command, capture_output=True, text=True, **as_nobody)
+    log = Path(done.stdout.strip())
+    assert log.is_relative_to(place / "cudnn-aot") and log.read_text(), done.stderr
+    assert not (place / "~").exists()
+    closed = place / "closed"
+    closed.mkdir(mode=0o755)
+    build[-1] = closed / "store"
+    done = subprocess.run(build, capture_output=True, text=True, **as_nobody)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"error: cannot write {str(closed / 'store')!r}: permission denied")
+    assert "--store" in line
