@@ -1,6 +1,7 @@
 """``cudnn-aot build``: graph files and targets in, a store out."""
 
 import contextlib
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -96,6 +97,9 @@ def build(
     if unknown:
         raise UsageError(f"--allow-declined: {unknown[0]!r} is not a target of this build")
     choice = choose_store(store)
+    # Graphs and plans live until the process ends: looking for garbage among them finds little.
+    gc.freeze()
+    gc.set_threshold(50_000)
     with show_progress(quiet=as_json) as progress, _without_ray_on_stdout(executor):
         summary = build_store(
             graphs,
