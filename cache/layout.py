@@ -23,13 +23,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, unquote
 
-from cudnn_aot.cache.canonical import (
-    canonical_bytes,
-    canonical_digest,
-    plain,
-    plain_bytes,
-    sha256_hex,
-)
+from cudnn_aot.cache.canonical import plain, plain_bytes, sha256_hex
 from cudnn_aot.errors import UsageError
 
 FORMAT = 1
@@ -207,8 +201,8 @@ def pointer_of(
 def document_bytes(document: Mapping[str, Any]) -> bytes:
     """A document as stored: sealed with ``digest``, canonical, one final newline."""
     body = plain({name: value for name, value in document.items() if name != "digest"})
-    body["digest"] = canonical_digest(body)
-    return canonical_bytes(body) + b"\n"
+    body["digest"] = sha256_hex(plain_bytes(body))
+    return plain_bytes(body) + b"\n"
 
 
 def _is_sealed(document: Mapping[str, Any], data: bytes) -> bool:

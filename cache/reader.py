@@ -11,9 +11,10 @@ of `files`.
 from __future__ import annotations
 
 import errno
+import functools
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,14 @@ class Problem:
 
     def __str__(self) -> str:
         return f"{self.path}: {self.what}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What a verification has read: kernel records, and the digests of blobs that are whole."""
+
+    kernel: Callable[[str], dict[str, Any]]
+    blobs: set[str]
 
 
 class StoreReader:
@@ -262,12 +271,14 @@ class StoreReader:
     def verify(self) -> list[Problem]:
         """Every fault of the store: each byte is read, each reference is followed."""
         problems: list[Problem] = []
+        # What plans refer to is read for them, or for itself, but not for both.
+        seen = _Seen(functools.cache(self.kernel), set())
         for relative in self._files():
             if layout.is_folder(relative):
                 problems.append(Problem(relative, "it is not a folder"))
             kind, ids = layout.classify(relative) or ("", ())
             try:
-                self._verify_entry(kind, ids, relative)
+                self._verify_entry(kind, ids, relative, seen)
             except DamagedError as error:
                 problems.append(Problem(relative, _reason(error)))
             except NotInStoreError as error:
@@ -278,11 +289,12 @@ class StoreReader:
 
     # What follows is not part of the interface.
 
-    def _verify_entry(self, kind: str, ids: tuple[str, ...], relative: str) -> None:
+    def _verify_entry(self, kind: str, ids: tuple[str, ...], relative: str, seen: _Seen) -> None:
         if kind == "blob":
-            self.blob(ids[0])
+            if ids[0] not in seen.blobs:
+                self.blob(ids[0])
         elif kind == "kernel":
-            self._need_blob(relative, self.kernel(ids[0])["blob"])
+            self._need_blob(relative, seen.kernel(ids[0])["blob"])
         elif kind == "build":
             self.build(ids[0])
         elif kind == "name":
@@ -305,7 +317,7 @@ class StoreReader:
                 if digest is not None:
                     self._need_blob(relative, {"sha256": digest})
             for digest in pointer.get("records", []):
-                self._verify_plan_record(relative, digest)
+                self._verify_plan_record(relative, digest, seen)
 
     def _verify_index(self, relative: str) -> None:
         try:
@@ -315,9 +327,10 @@ class StoreReader:
         if {path: part.sha256 for path, part in index.documents.items()} != self.documents():
             raise self._damaged(relative, "the documents are not those that it lists: push again")
 
-    def _verify_plan_record(self, relative: str, digest: str) -> None:
+    def _verify_plan_record(self, relative: str, digest: str, seen: _Seen) -> None:
         try:
             record = json.loads(self.blob(digest))
+            seen.blobs.add(digest)
             kernels = list(record["kernels"])
             blobs = [(blob["blob"], blob["bytes"]) for blob in record.get("blobs", ())]
         except StoreError:
@@ -329,7 +342,7 @@ class StoreReader:
         for kernel in kernels:
             self._need_blob(relative, {"sha256": kernel["blob"], "bytes": kernel.get("bytes")})
             try:
-                stored = self.kernel(kernel["key"])
+                stored = seen.kernel(kernel["key"])
             except NotInStoreError as error:
                 raise self._damaged(relative, f"its {error}") from None
             except StoreError:

@@ -231,13 +231,21 @@ def _scan(path: Path, *version: int) -> _Scanned:
     """A file's digest and imports; parsed once per version of it, since plans ask often."""
     text = path.read_bytes()
     found: list[tuple[int, str, tuple[str, ...]]] = []
-    for node in ast.walk(ast.parse(text, filename=path.name)):
+    for node in _statements(ast.parse(text, filename=path.name)):
         if isinstance(node, ast.Import):
             found += [(0, alias.name, ()) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             names = tuple(alias.name for alias in node.names)
             found.append((node.level, node.module or "", names))
     return _Scanned(hashlib.sha256(text).hexdigest(), tuple(found))
+
+
+def _statements(block: ast.AST) -> Iterator[ast.AST]:
+    """All statements in a block, nested ones too; no expression, which most nodes are, has any."""
+    for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+        for statement in getattr(block, name, ()):
+            yield statement
+            yield from _statements(statement)
 
 
 def forget_scans() -> None:

@@ -37,7 +37,7 @@ def toolchain(flavor: str) -> dict[str, str]:
 def _toolchain(flavor: str) -> tuple[tuple[str, str], ...]:
     found = {"dsl_flavor": flavor}
     for distribution in importlib.metadata.distributions():
-        name = re.sub(r"[-_.]+", "-", distribution.metadata["Name"] or "").lower()
+        name = re.sub(r"[-_.]+", "-", _name(distribution)).lower()
         wheel = _FLAVOR_WHEEL.fullmatch(name)
         if name == "apache-tvm-ffi" or (
             (name == _DSL or name.startswith(f"{_DSL}-"))
@@ -54,6 +54,17 @@ def _toolchain(flavor: str) -> tuple[tuple[str, str], ...]:
         if name not in found:
             raise CompileError(f"{name} is not installed: pip install '{extra}'")
     return tuple(sorted(found.items()))
+
+
+def _name(distribution: importlib.metadata.Distribution) -> str:
+    """The name that a distribution's metadata states.
+
+    ``distribution.metadata`` reads the whole as an email message, descriptions and all, which for
+    every package of a machine takes longer than a hundred plans.
+    """
+    text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
+    stated = re.search(r"^Name:[ \t]*(.*?)[ \t]*$", text, re.MULTILINE)
+    return stated.group(1) if stated else ""
 
 
 def why_no_dsl(minimum: str) -> str | None:

@@ -74,6 +74,7 @@ class StoreWriter:
         self._marks = marks
         self._lock_timeout_s = lock_timeout_s
         self._removed_from: set[str] = set()  # folders, until they are synced
+        self._members: dict[str, set[str]] = {}  # of each class that was read, those seen in it
         self._epoch = source_date_epoch()
         self._introducing = threading.RLock()
         self._introduction: Callable[[], Mapping[str, Any]] | None = None
@@ -186,12 +187,17 @@ class StoreWriter:
         """Add a symbolic graph, whose pointer is there, to its class; False when it is in it.
 
         Of a damaged class nothing is kept: the next build of each other member adds it again.
+        A class is read once to find its members: other builders only add to it, and a class as
+        large as the build would be read as often as it has members.
         """
         relative = layout.class_path(target, bucket)
-        if graph_key in self._class_members(target, bucket):
+        if relative not in self._members:
+            self._members[relative] = set(self._class_members(target, bucket))
+        if graph_key in self._members[relative]:
             return False
         with self._document_lock(relative):
             known = self._class_members(target, bucket)
+            self._members[relative] = {*known, graph_key}
             if graph_key in known:
                 return False
             graphs = sorted({*known, graph_key})
@@ -207,6 +213,7 @@ class StoreWriter:
             StoreError: it is damaged, or there is no space for what it becomes.
         """
         relative = layout.class_path(target, bucket)
+        self._members.pop(relative, None)
         graphs = sorted(set(self.reader.class_members(target, bucket)) - set(graph_keys))
         if graphs:
             document = {"target": target, "bucket": bucket, "graphs": graphs}

@@ -1,6 +1,7 @@
 """``cudnn-aot build``: graph files and targets in, a store out."""
 
 import contextlib
+import gc
 import os
 import re
 from collections.abc import Iterator
@@ -103,6 +104,9 @@ def build(
     from cudnn_aot.cli.progress import show_progress
     from cudnn_aot.compiler.build.driver import build as build_store
 
+    # Graphs and plans live until the process ends: looking for garbage among them finds little.
+    gc.freeze()
+    gc.set_threshold(50_000)
     with show_progress(quiet=as_json) as progress, _without_ray_on_stdout(executor):
         summary = build_store(
             graphs,

@@ -7,6 +7,8 @@ planned again and nothing is written. No recipe is imported then, unless a tunin
 which entries of it speak of the graph, the family's analyzer tells.
 """
 
+from __future__ import annotations
+
 import contextlib
 import time
 from collections import deque
@@ -15,14 +17,13 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cudnn_aot.cache.canonical import canonical_bytes
 from cudnn_aot.cache.compile import KernelEntry, compile_cached
 from cudnn_aot.cache.spec import KernelSpec
 from cudnn_aot.cache.writer import StoreWriter
 from cudnn_aot.compiler.build import records
-from cudnn_aot.compiler.build.backend import BackendOutcome, build_backend
 from cudnn_aot.compiler.build.estimate import estimated_seconds, longest_first
 from cudnn_aot.compiler.build.executors import ExecutorChoice
 from cudnn_aot.compiler.build.progress import Event, ProgressCallback, Stage, silent
@@ -39,7 +40,6 @@ from cudnn_aot.compiler.build.summary import (
     KernelTotals,
     Status,
 )
-from cudnn_aot.compiler.planning.cudnn import Cudnn
 from cudnn_aot.compiler.planning.manifest import check_providers
 from cudnn_aot.compiler.planning.plan import hints, plan_graph, plan_key
 from cudnn_aot.compiler.planning.planned import Planned
@@ -48,6 +48,10 @@ from cudnn_aot.compiler.planning.tuning import Tuning, load_tuning
 from cudnn_aot.compiler.target.host import why_not_built_here
 from cudnn_aot.compiler.target.target import Target, load_target
 from cudnn_aot.errors import CompileError, UsageError, cudnnGraphNotSupportedError
+
+if TYPE_CHECKING:
+    from cudnn_aot.compiler.build.backend import BackendOutcome
+    from cudnn_aot.compiler.planning.cudnn import Cudnn
 
 _NOTES_EVERY_S = 0.2
 
@@ -141,7 +145,7 @@ def build(
     totals = KernelTotals()
     files_written = workers = 0
     if sources:
-        cudnn = Cudnn()
+        cudnn = _cudnn(engines)
         targeted = list(loaded_targets.values())
 
         def waiting(seconds: float) -> None:
@@ -173,6 +177,15 @@ def build(
         executor=choice.name,
         shard=None if part is None else (part.index, part.count),
     )
+
+
+def _cudnn(engines: Sequence[str]) -> Cudnn | None:
+    """cuDNN, if it is asked: few builds do, and its modules take as long as fifty plans."""
+    if "cudnn" not in engines:
+        return None
+    from cudnn_aot.compiler.planning.cudnn import Cudnn
+
+    return Cudnn()
 
 
 def _load_targets(names: Sequence[str], host: str | None) -> dict[str, Target]:
@@ -279,7 +292,7 @@ class _Run:
         forbid: bool,
         tuning: Tuning | None,
         progress: ProgressCallback,
-        cudnn: Cudnn,
+        cudnn: Cudnn | None,
     ) -> None:
         self.workers = 0
         self._writer = writer
@@ -341,6 +354,9 @@ class _Run:
 
     def _ask_backend(self, job: _Job) -> None:
         """cuDNN's plan, made at once."""
+        from cudnn_aot.compiler.build.backend import build_backend
+
+        assert self._cudnn is not None
         started = time.perf_counter()
         try:
             outcome = build_backend(self._writer, self._cudnn, job.source.graph, job.target)
@@ -397,7 +413,7 @@ class _Run:
         label = f"{spec.template} {spec.key[:12]}"
         self._notes.append(f"waiting for {label}, which {holder} compiles ({seconds:.0f} s)")
 
-    def _collect(self, spec: KernelSpec, future: "Future[KernelEntry]", jobs: list[_Job]) -> str:
+    def _collect(self, spec: KernelSpec, future: Future[KernelEntry], jobs: list[_Job]) -> str:
         waiting = [job for job in jobs if spec.key in job.waiting_for]
         try:
             entry = future.result()

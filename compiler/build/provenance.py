@@ -12,15 +12,17 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cudnn_aot
 from cudnn_aot.cache.toolchain import toolchain
-from cudnn_aot.compiler.planning.cudnn import Cudnn
 from cudnn_aot.compiler.planning.engine import Refusal
 from cudnn_aot.compiler.planning.tuning import Tuning
 from cudnn_aot.compiler.target.target import Target
 from cudnn_aot.errors import CompileError
+
+if TYPE_CHECKING:
+    from cudnn_aot.compiler.planning.cudnn import Cudnn
 
 _PACKAGES = ("cudnn_aot.cache", "cudnn_aot.compiler", "cudnn_aot.recipes")
 
@@ -30,20 +32,21 @@ def build_record(
     targets: Sequence[Target],
     engines: Sequence[str],
     tuning: Tuning | None,
-    cudnn: Cudnn,
+    cudnn: Cudnn | None,
 ) -> dict[str, Any]:
     """The document for `StoreWriter.introduce`.
 
     Args:
         graphs: name and key of each; every one is asked for on every target.
         engines: the providers that are asked.
+        cudnn: cuDNN, if it is one of them.
         tuning: the tuning file's content, of which the digest is recorded.
     """
     return {
         "version": cudnn_aot.__version__,
         "sources": source_digest(),
         "toolchain": {flavor: _tools(flavor) for flavor in sorted({t.dsl_flavor for t in targets})},
-        "cudnn": _versions(targets, cudnn) if "cudnn" in engines else {},
+        "cudnn": {} if cudnn is None else _versions(targets, cudnn),
         "engines": list(engines),
         "targets": [t.descriptor() for t in sorted(targets, key=lambda target: target.name)],
         "graphs": [{"name": name, "graph_key": key} for name, key in sorted(set(graphs))],

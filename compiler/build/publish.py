@@ -13,7 +13,6 @@ from typing import Any
 from cudnn_aot.cache.writer import StoreWriter
 from cudnn_aot.compiler.build import records
 from cudnn_aot.compiler.formats import graph_json
-from cudnn_aot.compiler.graph.bucket import graph_class
 from cudnn_aot.compiler.graph.graph import Graph
 
 
@@ -43,7 +42,7 @@ def add_to_class(writer: StoreWriter, target: str, graph: Graph) -> None:
     """Let the concrete graphs that a symbolic one stands for find its plan."""
     canonical = graph.canonical()
     if canonical.symbols:
-        writer.put_class_member(target, graph_class(canonical).bucket, graph.key())
+        writer.put_class_member(target, canonical.graph_class().bucket, graph.key())
 
 
 def put_names(writer: StoreWriter, target: str, graph: Graph, names: Iterable[str]) -> None:

@@ -48,7 +48,9 @@ def read_graphs(path: str | os.PathLike[str]) -> list[Graph | Unread]:
     path = Path(path)
     is_program = path.suffix == ".py"
     with opened(path, "graph file") as file:
-        data = b"" if is_program else file.read(MAX_BYTES + 1)
+        # Room is made for what is asked for: all that may be only where no size is known (/proc).
+        size = os.fstat(file.fileno()).st_size or MAX_BYTES
+        data = b"" if is_program else file.read(min(size, MAX_BYTES) + 1)
     try:
         if not is_program:
             return [read_bytes(data, stem_of(path))]

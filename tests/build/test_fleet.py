@@ -158,7 +158,10 @@ def tools(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
 
     class Wheel:
         def __init__(self, name: str, version: str) -> None:
-            self.metadata, self.version = {"Name": name}, version
+            self._name, self.version = name, version
+
+        def read_text(self, file: str) -> str | None:
+            return f"Name: {self._name}\n" if file == "METADATA" else None
 
     found = lambda: [Wheel(*item) for item in installed.items()]  # noqa: E731
     monkeypatch.setattr(importlib.metadata, "distributions", found)

@@ -272,7 +272,11 @@ def test_the_driver_floor_is_the_flavours() -> None:
 
 class _Wheel:
     def __init__(self, name: str, version: str) -> None:
-        self.metadata, self.version = {"Name": name}, version
+        self._name, self.version = name, version
+
+    def read_text(self, file: str) -> str | None:
+        header = f"Metadata-Version: 2.4\nName: {self._name}\nVersion: {self.version}\n"
+        return header + "\nName: of another" if file == "METADATA" else None
 
 
 def test_wheels_that_no_compile_reads_stay_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -426,6 +430,25 @@ def test_forbidden_imports_are_refused(recipes: Path, line: str, message: str) -
         source_closure(TEMPLATE)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        "class C:\n    def f(self):\n        {}",
+        "async def f():\n    async with a:\n        {}",
+        "if a:\n    pass\nelif b:\n    {}",
+        "for a in b:\n    pass\nelse:\n    {}",
+        "while a:\n    with b:\n        {}",
+        "try:\n    pass\nexcept OSError:\n    {}",
+        "try:\n    pass\nfinally:\n    {}",
+        "match a:\n    case 1:\n        {}",
+    ],
+)
+def test_imports_are_found_in_every_block(recipes: Path, block: str) -> None:
+    (recipes / "scaling.py").write_text(block.format("import cudnn_aot.cache.spec") + "\n")
+    with pytest.raises(CompileError, match=r"imports cudnn_aot\.cache\.spec:"):
+        source_closure(TEMPLATE)
 
 
 def test_relative_imports_are_followed(recipes: Path) -> None:

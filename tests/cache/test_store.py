@@ -419,6 +419,30 @@ def test_a_graph_is_added_to_its_class_once(store: Path) -> None:
         reader.class_members("cpu", bucket)
 
 
+def test_a_class_is_read_once_for_all_its_members(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As often as it has members, it would take the time of their square."""
+    bucket = toy_store.class_bucket(0)
+    graphs = [f"{number:064x}" for number in range(20)]
+    with StoreWriter(store) as first, StoreWriter(store) as second:
+        for graph in graphs[:-1]:
+            first.put_class_member("h200", bucket, graph)
+        assert not second.put_class_member("h200", bucket, graphs[0])
+        read = []
+        members = StoreReader.class_members
+        monkeypatch.setattr(
+            StoreReader, "class_members", lambda *what: read.append(what) or members(*what)
+        )
+        assert not any([second.put_class_member("h200", bucket, each) for each in graphs[:-1]])
+        assert read == []
+        # What another builder adds meanwhile is kept.
+        assert first.put_class_member("h200", bucket, graphs[-1])
+        assert second.put_class_member("h200", bucket, "f" * 64)
+        assert not second.put_class_member("h200", bucket, graphs[-1])
+        assert {*graphs, "f" * 64} <= set(members(second.reader, "h200", bucket))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
