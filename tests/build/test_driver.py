@@ -311,7 +311,6 @@ def test_exit_code(statuses: dict[str, Status], allowed: tuple[str, ...], want: 
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_killed_builds_repeat_well(tmp_path: Path, graph_files: list[Path]) -> None:
     """SIGKILL at 20 random moments: no half entry, no hang, and an end as if there were none."""
     files, undisturbed, folder = graph_files[:1], tmp_path / "undisturbed", tmp_path / "killed"

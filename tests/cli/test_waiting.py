@@ -73,7 +73,6 @@ def test_what_nobody_holds_is_built_beside_it(
         )
         assert done.returncode == 1, done.stderr
         assert writer.reader.kernels() == [second]
-    assert run_cli("build", *graph_files, "-t", "cpu", "-o", tmp_path / "store").returncode == 0
 
 
 def test_a_prune_is_waited_for_no_longer_either(store_copy: Path, graph_files: list[Path]) -> None:

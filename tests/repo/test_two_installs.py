@@ -48,9 +48,9 @@ def run(python: Path, *args: object, **env: str) -> dict:
 def test_what_one_built_another_takes(tmp_path: Path, graph_files: list[Path]) -> None:
     here, there = install(tmp_path / "here"), install(tmp_path / "in" / "there")
     store = tmp_path / "store"
-    build = ("build", *graph_files, "-t", "cpu", "-o")
+    build = ("build", graph_files[0], "-t", "cpu", "-o")
     first = run(here, *build, store)
-    assert first["kernels"]["compiled"] == 2
+    assert first["kernels"]["compiled"] == 1
     findings = {f["topic"]: f["found"] for f in run(here, "doctor")["findings"]}
     assert str(tmp_path / "here") in findings["cudnn-aot"]  # and not what the tests import
     assert str(tmp_path / "here") in findings["native part"]
@@ -61,6 +61,6 @@ def test_what_one_built_another_takes(tmp_path: Path, graph_files: list[Path]) -
     shutil.rmtree(tmp_path / "here")
     again = run(there, *build, moved, CUDNN_AOT_FORBID_COMPILE="1")
     assert (again["kernels"]["compiled"], again["files_written"]) == (0, 0)
-    assert [graph["status"] for graph in again["graphs"]] == ["cached", "cached"]
+    assert [graph["status"] for graph in again["graphs"]] == ["cached"]
     assert tree_digest(moved) == before
-    assert len(run(there, "run", "--all", "-o", moved)["runs"]) == 2
+    assert len(run(there, "run", "--all", "-o", moved)["runs"]) == 1
