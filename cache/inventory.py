@@ -169,7 +169,15 @@ def take_inventory(reader: StoreReader) -> Inventory:
         graph = _graph(reader, kernels, place, names.get(place, ()), buckets.get(place, ()))
         if graph is not None:
             graphs.append(graph)
-    return Inventory(tuple(graphs), kernels, classes, measure(reader.path))
+    return Inventory(tuple(graphs), kernels, classes, _sizes(reader))
+
+
+def _sizes(reader: StoreReader) -> dict[str, Size]:
+    """Of a pack, what each file takes in it."""
+    if reader.path.is_dir():
+        return measure(reader.path)
+    sizes = {path: reader.size(path) or 0 for path in reader.files()}
+    return {path: Size(size, size) for path, size in sizes.items()}
 
 
 def measure(path: Path) -> dict[str, Size]:

@@ -15,8 +15,6 @@ from cudnn_aot.errors import DamagedError, StoreError, UsageError
 
 _MAX_INDEX_BYTES = 64 << 20  # that the C++ reader takes of one JSON text
 
-_MAX_INDEX_BYTES = 64 << 20  # that the C++ reader takes of one JSON text
-
 
 def write_pack(reader: StoreReader, path: Path, epoch: int) -> int:
     """Write the store's own files as the pack at ``path``, replacing a file there.

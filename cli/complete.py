@@ -23,15 +23,14 @@ def verify_complete(
     needs, failures = read_needs(Path(needed))
     targets = targets or tuple(reader.targets())
     if not targets:
-        raise NotInStoreError(f"the store {str(reader.path)!r} holds nothing for any target")
+        raise NotInStoreError(f"the store {reader.where!r} holds nothing for any target")
     found = answers(reader, needs, targets)
     for failure in failures:
         complain(f"error: {failure}")
     if as_json:
         print_json(
             {
-                "format": 1,
-                "store": str(reader.path),
+                "store": reader.where,
                 "graphs": [
                     {
                         "name": answer.name,
@@ -78,8 +77,7 @@ def verify_device(reader: StoreReader, device: str, targets: tuple[str, ...], as
     if as_json:
         print_json(
             {
-                "format": 1,
-                "store": str(reader.path),
+                "store": reader.where,
                 "device": device,
                 "plans": [
                     {
