@@ -21,6 +21,7 @@ from cudnn_aot.cli.options import (
     trust_option,
 )
 from cudnn_aot.cli.output import print_json, say
+from cudnn_aot.cli.progress import show_progress
 from cudnn_aot.cli.table import format_bytes, plural
 from cudnn_aot.errors import UsageError
 
@@ -45,12 +46,13 @@ def push(place: str, plain_http: bool, store: str | None, as_json: bool) -> int:
     """
     _need_network("push")
     reader = choose_store(store).only_reader()
-    if _is_image(place):
-        sent = push_image(reader, place, plain_http)
-        name = str(parse_reference(place))
-    else:
-        sent = push_folder(reader, place)
-        name = redacted(place)
+    with show_progress(quiet=as_json) as progress:
+        if _is_image(place):
+            sent = push_image(reader, place, plain_http, progress=progress)
+            name = str(parse_reference(place))
+        else:
+            sent = push_folder(reader, place, progress=progress)
+            name = redacted(place)
     if as_json:
         print_json(
             {
@@ -107,15 +109,23 @@ def pull(
     """
     keys = tuple(choose_keys(trust))
     path = Path(output)
-    if _is_image(place):
-        _need_network("pull of an image")
-        got = pull_image(
-            place, path, target=target, digest=digest, keys=keys, plain_http=plain_http
-        )
-        name = str(parse_reference(place))
-    else:
-        got = pull_folder(open_remote(place, digest=digest, keys=keys), path, target)
-        name = redacted(place)
+    with show_progress(quiet=as_json) as progress:
+        if _is_image(place):
+            _need_network("pull of an image")
+            got = pull_image(
+                place,
+                path,
+                target=target,
+                digest=digest,
+                keys=keys,
+                plain_http=plain_http,
+                progress=progress,
+            )
+            name = str(parse_reference(place))
+        else:
+            files = open_remote(place, digest=digest, keys=keys)
+            got = pull_folder(files, path, target, progress)
+            name = redacted(place)
     if as_json:
         print_json(_as_json(name, path, got))
     else:

@@ -9,6 +9,7 @@ from cudnn_aot.cache.writer import StoreWriter
 from cudnn_aot.cli.completion import complete_files
 from cudnn_aot.cli.options import choose_store, json_option, store_option
 from cudnn_aot.cli.output import print_json, say
+from cudnn_aot.cli.progress import show_progress
 from cudnn_aot.errors import DamagedError, UsageError
 
 
@@ -52,7 +53,8 @@ def sign(key: str | None, new_key: str | None, store: str | None, as_json: bool)
     assert key is not None
     private = load_private_key(Path(key))
     with StoreWriter(choose_store(store).path, create=False) as writer:
-        problems = writer.reader.verify()
+        with show_progress(quiet=as_json) as progress:
+            problems = writer.reader.verify(progress)
         if problems:
             raise DamagedError(
                 f"store {writer.reader.where!r} has {len(problems)} faults, the first: "

@@ -30,6 +30,7 @@ from cudnn_aot.cli.options import (
     trust_option,
 )
 from cudnn_aot.cli.output import complain, print_json, say
+from cudnn_aot.cli.progress import show_progress
 from cudnn_aot.cli.table import format_bytes, format_table, plural
 from cudnn_aot.errors import NotInStoreError, StoreError, UsageError, did_you_mean
 
@@ -235,7 +236,8 @@ def verify(
             return verify_device(reader, device, targets, as_json)
         allowed = choose_list("allow-declined", allow_declined).names
         return verify_complete(reader, complete or "", targets, allowed, as_json)
-    problems = reader.verify()
+    with show_progress(quiet=as_json) as progress:
+        problems = reader.verify(progress)
     foreign = reader.foreign()
     (digest,) = _digests(reader)
     if as_json:

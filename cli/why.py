@@ -63,8 +63,8 @@ def why(
     \b
     cudnn-aot why ffn_up.json --target h200 --store store
     """
+    from cudnn_aot.cache.progress import silent
     from cudnn_aot.cli.why_text import describe
-    from cudnn_aot.compiler.build.progress import silent
     from cudnn_aot.compiler.build.sources import failure_line, read_sources
     from cudnn_aot.compiler.planning.manifest import check_providers
     from cudnn_aot.compiler.planning.tuning import load_tuning
