@@ -12,12 +12,20 @@ from typing import IO, Any
 from cudnn_aot.cache import image, layout, trust
 from cudnn_aot.cache.contents import contents_of, plan_paths, publish_order
 from cudnn_aot.cache.index import Index, parse_index
+from cudnn_aot.cache.progress import Event, ProgressCallback, Stage, silent
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.cache.registry import Registry, parse_reference
 from cudnn_aot.cache.remote import FileSystem, RemoteFiles
 from cudnn_aot.cache.transfer import Retry
 from cudnn_aot.cache.writer import StoreWriter
-from cudnn_aot.errors import DamagedError, NotAStoreError, NotInStoreError, PinError, RemoteError
+from cudnn_aot.errors import (
+    DamagedError,
+    NotAStoreError,
+    NotInStoreError,
+    PinError,
+    RemoteError,
+    did_you_mean,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +49,12 @@ class Received:
     files_written: int
 
 
-def push_folder(reader: StoreReader, url: str, retry: Retry | None = None) -> Sent:
+def push_folder(
+    reader: StoreReader,
+    url: str,
+    retry: Retry | None = None,
+    progress: ProgressCallback = silent,
+) -> Sent:
     """Copy a store to the folder at a URL; what is there already is not sent again.
 
     The index is written last: readers see the old store or the new one.
@@ -57,7 +70,8 @@ def push_folder(reader: StoreReader, url: str, retry: Retry | None = None) -> Se
     except (NotAStoreError, RemoteError):  # what lies there as the index is replaced
         known = Index({}, {}, {})
     sent = sent_bytes = 0
-    for path in contents.files:
+    for number, path in enumerate(contents.files):
+        progress(Event(Stage.SEND, number, len(contents.files), path))
         part = contents.index.part(path)
         if part is not None and known.part(path) == part:
             continue
@@ -72,7 +86,11 @@ def push_folder(reader: StoreReader, url: str, retry: Retry | None = None) -> Se
 
 
 def push_image(
-    reader: StoreReader, reference: str, plain_http: bool = False, retry: Retry | None = None
+    reader: StoreReader,
+    reference: str,
+    plain_http: bool = False,
+    retry: Retry | None = None,
+    progress: ProgressCallback = silent,
 ) -> Sent:
     """Publish a store as an image; what the registry has is not sent again.
 
@@ -95,10 +113,12 @@ def push_image(
             sent, sent_bytes = sent + 1, sent_bytes + len(data)
         return described
 
-    layers = [
-        put(image.LAYER_TYPE, layer.to_bytes(reader, index), {image.TARGET: layer.target})
-        for layer in image.layers_of(contents)
-    ]
+    layers = []
+    parts = image.layers_of(contents)
+    for number, layer in enumerate(parts):
+        progress(Event(Stage.SEND, number, len(parts), layer.target))
+        data = layer.to_bytes(reader, index)
+        layers.append(put(image.LAYER_TYPE, data, {image.TARGET: layer.target}))
     diff_ids = [layer["digest"] for layer in layers]
     config = put(image.CONFIG_TYPE, image.config_bytes(contents, diff_ids))
     manifest = image.manifest_bytes(contents, config, layers)
@@ -121,6 +141,7 @@ def pull_image(
     keys: tuple[trust.PublicKey, ...] = (),
     plain_http: bool = False,
     retry: Retry | None = None,
+    progress: ProgressCallback = silent,
 ) -> Received:
     """Add the store in an image, or one target's share of it, to the store at ``path``.
 
@@ -140,10 +161,14 @@ def pull_image(
     layers = _layers(manifest, str(parsed))
     held = [layer.target for layer in layers if layer.target]
     if target is not None and target not in held:
-        raise NotInStoreError(f"{parsed} holds nothing for target {target!r}: it has {held}")
+        near = did_you_mean(target, held)
+        raise NotInStoreError(
+            f"{parsed} holds nothing for target {target!r}{near}: it has {', '.join(held)}"
+        )
     with ExitStack() as stack:
         streams = []
-        for layer in layers:
+        for number, layer in enumerate(layers):
+            progress(Event(Stage.RECEIVE, number, len(layers), layer.target))
             if target in (None, layer.target) or not layer.target:
                 stream = stack.enter_context(tempfile.TemporaryFile())
                 registry.read_blob(layer.digest, layer.size, stream)
@@ -163,7 +188,12 @@ def pull_image(
         return Received(index.root_digest, manifest_digest, taken, writer.files_written)
 
 
-def pull_folder(files: RemoteFiles, path: Path, target: str | None = None) -> Received:
+def pull_folder(
+    files: RemoteFiles,
+    path: Path,
+    target: str | None = None,
+    progress: ProgressCallback = silent,
+) -> Received:
     """Add the store at a URL, or one target's share of it, to the store at ``path``.
 
     Raises:
@@ -174,16 +204,20 @@ def pull_folder(files: RemoteFiles, path: Path, target: str | None = None) -> Re
     index = files.index
     if target is None:
         wanted = index.paths
-        files.need(wanted)
+        files.need(wanted, progress)
         targets = reader.targets()
     else:
         documents = [path for path in index.documents if _target_of(path) == target]
         if not documents:
-            raise NotInStoreError(f"{files.url} holds nothing for target {target!r}")
+            held = sorted({name for name in map(_target_of, index.documents) if name is not None})
+            raise NotInStoreError(
+                f"{files.url} holds nothing for target {target!r}{did_you_mean(target, held)}: it "
+                f"has {', '.join(held)}"
+            )
         files.need(documents)
         keys = [key for holder, key in reader.pointers() if holder == target]
         needed = {path for key in keys for path in plan_paths(reader, target, key)}
-        files.need(needed)
+        files.need(needed, progress)
         wanted, targets = [*documents, *needed], [target]
     with StoreWriter(path) as writer:
         for relative in publish_order(wanted):

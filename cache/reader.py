@@ -23,6 +23,7 @@ from cudnn_aot.cache import layout
 from cudnn_aot.cache.canonical import plain_bytes, sha256_hex
 from cudnn_aot.cache.files import Status, StoreFiles, open_files
 from cudnn_aot.cache.index import parse_index
+from cudnn_aot.cache.progress import Event, ProgressCallback, Stage, silent
 from cudnn_aot.errors import (
     DamagedError,
     NotAStoreError,
@@ -268,12 +269,14 @@ class StoreReader:
             if layout.classify(path) is None and not layout.is_folder(path)
         )
 
-    def verify(self) -> list[Problem]:
+    def verify(self, progress: ProgressCallback = silent) -> list[Problem]:
         """Every fault of the store: each byte is read, each reference is followed."""
         problems: list[Problem] = []
         # What plans refer to is read for them, or for itself, but not for both.
         seen = _Seen(functools.cache(self.kernel), set())
-        for relative in self._files():
+        files = list(self._files())
+        for number, relative in enumerate(files):
+            progress(Event(Stage.VERIFY, number, len(files), relative))
             if layout.is_folder(relative):
                 problems.append(Problem(relative, "it is not a folder"))
             kind, ids = layout.classify(relative) or ("", ())

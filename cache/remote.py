@@ -22,6 +22,7 @@ from cudnn_aot.cache.canonical import sha256_hex
 from cudnn_aot.cache.files import Folder, Status, StoreFiles
 from cudnn_aot.cache.index import Index, Part, parse_index
 from cudnn_aot.cache.place import cache_store
+from cudnn_aot.cache.progress import Event, ProgressCallback, Stage, silent
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.cache.transfer import Mismatch, Retry, fetch, is_offline, redacted
 from cudnn_aot.cache.writer import StoreWriter
@@ -191,7 +192,7 @@ class RemoteFiles(StoreFiles):
             raise FileNotFoundError(folder)
         return sorted(self._tree[folder].items())
 
-    def need(self, paths: Iterable[str]) -> None:
+    def need(self, paths: Iterable[str], progress: ProgressCallback = silent) -> None:
         """Fetch those of these files that the mirror has not whole; those of no store are left out.
 
         Raises:
@@ -204,7 +205,7 @@ class RemoteFiles(StoreFiles):
             if path not in self._whole and self._local(path, part) is None
         ]
         if missing:
-            self._fetch(missing)
+            self._fetch(missing, progress)
 
     # What follows is not part of the interface.
 
@@ -218,7 +219,9 @@ class RemoteFiles(StoreFiles):
         self._whole.add(relative)
         return data
 
-    def _fetch(self, parts: Sequence[tuple[str, Part]]) -> list[bytes]:
+    def _fetch(
+        self, parts: Sequence[tuple[str, Part]], progress: ProgressCallback = silent
+    ) -> list[bytes]:
         source = self._source
         if source is None:
             raise RemoteError(
@@ -246,7 +249,11 @@ class RemoteFiles(StoreFiles):
                 return [get(parts[0])]
             with ThreadPoolExecutor(min(_THREADS, len(parts))) as threads:
                 pending = [threads.submit(get, entry) for entry in parts]
-                return [each.result() for each in pending]
+                fetched = []
+                for number, (each, (path, _)) in enumerate(zip(pending, parts, strict=True)):
+                    fetched.append(each.result())
+                    progress(Event(Stage.RECEIVE, number + 1, len(parts), path))
+                return fetched
 
 
 def open_remote(

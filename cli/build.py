@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from cudnn_aot.cli.completion import complete_files
+from cudnn_aot.cli.completion import complete_allowed, complete_executors, complete_files
 from cudnn_aot.cli.options import (
     choose_list,
     choose_store,
@@ -17,12 +17,12 @@ from cudnn_aot.cli.options import (
     engines_option,
     host_option,
     json_option,
-    store_option,
+    made_store_option,
     targets_option,
     tuning_option,
 )
 from cudnn_aot.cli.output import complain, print_json, say
-from cudnn_aot.cli.settings import Choice, choose
+from cudnn_aot.cli.settings import DEFAULT, Choice, choose
 from cudnn_aot.cli.table import format_bytes, format_table, plural
 from cudnn_aot.compiler.build.summary import BuildSummary, GraphResult, Status
 from cudnn_aot.errors import UsageError, did_you_mean
@@ -32,7 +32,7 @@ from cudnn_aot.errors import UsageError, did_you_mean
 @click.argument("graphs", nargs=-1, metavar="GRAPH...", shell_complete=complete_files)
 @targets_option("build for")
 @host_option
-@store_option
+@made_store_option
 @click.option(
     "--jobs",
     "-j",
@@ -41,8 +41,8 @@ from cudnn_aot.errors import UsageError, did_you_mean
 )
 @click.option(
     "--executor",
-    default="local",
     metavar="X",
+    shell_complete=complete_executors,
     help="Where kernels are compiled: local (the default), ray (needs cudnn-aot[ray]).",
 )
 @click.option("--ray-address", metavar="A", help="The Ray cluster. Default: the one that runs.")
@@ -58,6 +58,7 @@ from cudnn_aot.errors import UsageError, did_you_mean
     "--allow-declined",
     multiple=True,
     metavar="T[,T]",
+    shell_complete=complete_allowed,
     help="Exit 0 although graphs were declined for these targets (`all` for every target).",
 )
 @json_option
@@ -67,7 +68,7 @@ def build(
     host: str | None,
     store: str | None,
     jobs: str | None,
-    executor: str,
+    executor: str | None,
     ray_address: str | None,
     shard: str | None,
     lock_timeout: str | None,
@@ -101,13 +102,14 @@ def build(
         )
     choice = choose_store(store)
     workers = _parse_jobs(choose("jobs", jobs))
+    where = choose("executor", executor).value
     from cudnn_aot.cli.progress import show_progress
     from cudnn_aot.compiler.build.driver import build as build_store
 
     # Graphs and plans live until the process ends: looking for garbage among them finds little.
     gc.freeze()
     gc.set_threshold(50_000)
-    with show_progress(quiet=as_json) as progress, _without_ray_on_stdout(executor):
+    with show_progress(quiet=as_json) as progress, _without_ray_on_stdout(where):
         summary = build_store(
             graphs,
             names,
@@ -117,9 +119,9 @@ def build(
             tuning=choose("tuning", tuning).value or None,
             progress=progress,
             engines=choose_list("engines", engines).names,
-            host=host,
-            executor=executor,
-            ray_address=ray_address,
+            host=choose("host", host).value or None,
+            executor=where,
+            ray_address=_ray_address(choose("ray-address", ray_address), where),
             shard=shard,
             lock_timeout_s=None if lock_timeout is None else _parse_seconds(lock_timeout),
         )
@@ -143,6 +145,12 @@ def _without_ray_on_stdout(executor: str) -> Iterator[None]:
         return
     with Path(os.devnull).open("w") as null, contextlib.redirect_stdout(null):
         yield
+
+
+def _ray_address(choice: Choice, executor: str) -> str | None:
+    """None for the cluster that runs, and where only a flag would speak of another executor."""
+    is_asked = choice.chosen_by == "--ray-address" or executor == "ray"
+    return choice.value if is_asked and choice.chosen_by != DEFAULT else None
 
 
 def _parse_jobs(choice: Choice) -> int | None:

@@ -18,7 +18,7 @@ def list_builds(reader: AnyReader, as_json: bool) -> int:
         except StoreError as error:
             faults.append(f"error: build {digest[:12]}: {error}")
     if as_json:
-        print_json({"store": str(reader.path), "builds": builds})
+        print_json({"store": reader.where, "builds": builds})
     else:
         header = ("build", "version", "sources", "targets", "engines", "graphs", "tuning")
         rows = [

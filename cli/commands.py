@@ -24,23 +24,37 @@ COMMANDS = {
     "why": ("why", "Explain which plan a graph gets on a target, and why."),
     "ls": ("store", "List the plans of a store."),
     "show": ("store", "Show one plan of a store, or a graph file."),
-    "verify": ("store", "Check every byte of a store against its digests."),
-    "pack": ("pack", "Write a store as one file."),
+    "verify": ("store", "Check every byte of a store, or that it has what graphs need."),
+    "run": ("run", "Execute stored plans on random operands and check the results."),
+    "report": ("report.command", "Write what a store holds as one HTML page."),
     "diff": ("diff", "Compare two stores, down to the field."),
     "merge": ("merge", "Join the stores of several builds."),
     "prune": ("prune", "Remove what is old, of other tools, or too much."),
+    "sign": ("sign", "Sign a store, or make a key for that."),
+    "pack": ("pack", "Write a store as one file."),
     "push": ("push", "Copy a store to a URL or, as an image, to a registry."),
     "pull": ("push", "Add the store at a URL or in an image to a folder."),
-    "sign": ("sign", "Sign a store, or make a key for that."),
-    "run": ("run", "Execute stored plans on random operands and check the results."),
-    "targets": ("targets", "List the targets that graphs can be built for."),
-    "report": ("report.command", "Write what a store holds as one HTML page."),
+    "targets": ("targets", "List the targets that graphs can be built for, or probe a GPU."),
     "doctor": ("doctor", "Report versions, settings and what is missing."),
     "completion": ("completion", "Print the script that lets a shell complete commands."),
 }
 
 
-class _LazyGroup(click.Group):
+class VerbGroup(click.Group):
+    """A group that refuses an unknown verb with the nearest one."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        verbs = self.list_commands(ctx)
+        if args and args[0] not in verbs and not args[0].startswith("-"):
+            near, what = did_you_mean(args[0], verbs), " ".join(ctx.command_path.split()[1:])
+            verb = f"verb {args[0]!r} of {what}" if what else f"command {args[0]!r}"
+            raise UsageError(f"no {verb}{near}: choose from {', '.join(verbs)}")
+        return super().resolve_command(ctx, args)
+
+
+class _LazyGroup(VerbGroup):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
@@ -54,14 +68,6 @@ class _LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            near = did_you_mean(args[0], COMMANDS)
-            raise UsageError(f"no command {args[0]!r}{near}: choose from {', '.join(COMMANDS)}")
-        return super().resolve_command(ctx, args)
 
 
 @click.command(

@@ -7,7 +7,7 @@ from pathlib import Path
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.cli.output import complain, print_json, say
 from cudnn_aot.cli.table import format_table, plural
-from cudnn_aot.errors import NotInStoreError, UsageError
+from cudnn_aot.errors import NotInStoreError, UsageError, did_you_mean
 
 
 def verify_complete(
@@ -23,15 +23,14 @@ def verify_complete(
     needs, failures = read_needs(Path(needed))
     targets = targets or tuple(reader.targets())
     if not targets:
-        raise NotInStoreError(f"the store {str(reader.path)!r} holds nothing for any target")
+        raise NotInStoreError(f"the store {reader.where!r} holds nothing for any target")
     found = answers(reader, needs, targets)
     for failure in failures:
         complain(f"error: {failure}")
     if as_json:
         print_json(
             {
-                "format": 1,
-                "store": str(reader.path),
+                "store": reader.where,
                 "graphs": [
                     {
                         "name": answer.name,
@@ -73,13 +72,16 @@ def verify_device(reader: StoreReader, device: str, targets: tuple[str, ...], as
     machine = Machine.described(known)
     found = [v for v in validities(reader, machine) if not targets or v.target in targets]
     if not found:
-        held = ", ".join(reader.targets()) or "none"
-        raise NotInStoreError(f"the store has no plan of these targets: it has those of {held}")
+        held = reader.targets()
+        near = did_you_mean(targets[0], held) if len(targets) == 1 else ""
+        raise NotInStoreError(
+            f"the store has no plan of {', '.join(targets) or 'any target'}{near}: it has those of "
+            f"{', '.join(held) or 'none'}"
+        )
     if as_json:
         print_json(
             {
-                "format": 1,
-                "store": str(reader.path),
+                "store": reader.where,
                 "device": device,
                 "plans": [
                     {

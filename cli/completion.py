@@ -4,6 +4,9 @@ A shell waits for each answer: nothing is imported here, nor by a command's modu
 names does not need.
 """
 
+from collections.abc import Iterable
+from pathlib import Path
+
 import click
 from click.shell_completion import CompletionItem, ShellComplete, get_completion_class
 
@@ -30,27 +33,74 @@ def complete_folders(
 def complete_targets(
     ctx: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Of a list with commas, its last name."""
     from cudnn_aot.compiler.target.target import known_targets
 
+    return _last_of_list(known_targets(), incomplete)
+
+
+def complete_allowed(
+    ctx: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    from cudnn_aot.compiler.target.target import known_targets
+
+    return _last_of_list(("all", *known_targets()), incomplete)
+
+
+def complete_targets_and_devices(
+    ctx: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """What `verify --device` takes: a target, or the number of a device of this machine."""
+    return complete_targets(ctx, parameter, incomplete) or complete_files(
+        ctx, parameter, incomplete
+    )
+
+
+def complete_engines(
+    ctx: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    from cudnn_aot.compiler.planning.manifest import PROVIDERS
+
+    return _last_of_list(PROVIDERS, incomplete)
+
+
+def complete_executors(
+    ctx: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    from cudnn_aot.compiler.build.executors import EXECUTORS
+
+    return [CompletionItem(name) for name in EXECUTORS if name.startswith(incomplete)]
+
+
+def complete_hosts(
+    ctx: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    from cudnn_aot.compiler.target.host import LEVELS
+
+    names = (f"{t}/{level}" if level else t for t, levels in LEVELS.items() for level in levels)
+    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+def _last_of_list(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
+    """Of a list with commas, its last name."""
     before, comma, start = incomplete.rpartition(",")
-    found = (name for name in known_targets() if name.startswith(start))
-    return [CompletionItem(before + comma + name) for name in found]
+    return [CompletionItem(before + comma + name) for name in names if name.startswith(start)]
 
 
 def complete_plans(
     ctx: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Names of the store in use; none where it cannot be read."""
+    """Names of the store in use, of its layers that are not far away; none of what has faults."""
     from cudnn_aot.cache.reader import StoreReader
     from cudnn_aot.cli.options import choose_store
 
     target = ctx.params.get("target")
+    names: set[str] = set()
     try:
-        held = StoreReader(choose_store(ctx.params.get("store")).path).names()
+        for place in choose_store(ctx.params.get("store")).layers:
+            held = StoreReader(place).names() if isinstance(place, Path) else []
+            names |= {name for owner, name in held if target in (None, owner)}
     except Error:
         return []
-    names = {name for owner, name in held if target in (None, owner)}
     return [CompletionItem(name) for name in sorted(names) if name.startswith(incomplete)]
 
 

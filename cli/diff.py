@@ -13,6 +13,7 @@ from cudnn_aot.cache.diff import diff as diff_stores
 from cudnn_aot.cache.inventory import StoredGraph
 from cudnn_aot.cache.layout import is_digest
 from cudnn_aot.cache.reader import StoreReader
+from cudnn_aot.cli.completion import complete_folders
 from cudnn_aot.cli.options import json_option
 from cudnn_aot.cli.output import print_json, say
 from cudnn_aot.errors import Error
@@ -21,14 +22,17 @@ _SHOWN_FIELDS = 6
 
 
 @click.command()
-@click.argument("a", metavar="A")
-@click.argument("b", metavar="B")
+@click.argument("a", metavar="A", shell_complete=complete_folders)
+@click.argument("b", metavar="B", shell_complete=complete_folders)
 @json_option
 def diff(a: str, b: str, as_json: bool) -> int:
     """Compare the stores A and B: exit code 0 if they hold the same, 1 if not.
 
     Says which graphs and names one of them lacks, of plans that differ in which field, and how many
     kernels and blobs are in one alone.
+
+    \b
+    cudnn-aot diff store.old store
     """
     readers = StoreReader(Path(a)), StoreReader(Path(b))
     found = diff_stores(*readers)
@@ -36,7 +40,6 @@ def diff(a: str, b: str, as_json: bool) -> int:
     if as_json:
         print_json(
             {
-                "format": 1,
                 "a": a,
                 "b": b,
                 "equal": found.is_empty,

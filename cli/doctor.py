@@ -20,7 +20,7 @@ from cudnn_aot.cache.layers import open_store
 from cudnn_aot.cache.place import Place
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.cache.transfer import redacted
-from cudnn_aot.cli.options import choose_store, json_option, store_option
+from cudnn_aot.cli.options import choose_store, json_option, offline_choice, store_option
 from cudnn_aot.cli.output import print_json, say
 from cudnn_aot.cli.settings import SETTINGS, Choice, choose, find_config
 from cudnn_aot.cli.table import format_bytes, format_table, plural
@@ -51,7 +51,12 @@ def doctor(store: str | None, as_json: bool) -> int:
     serving needs is broken, or the store cannot be read.
     """
     choice = choose_store(store)
-    settings = [choose(row.name, store if row.name == "store" else None) for row in SETTINGS]
+    settings = [
+        offline_choice()
+        if row.name == "offline"
+        else choose(row.name, store if row.name == "store" else None)
+        for row in SETTINGS
+    ]
     config = find_config().path
     native = _native()
     findings = [*_python(), *native, *_distributions(), *_linker(), *_cuda()]

@@ -9,29 +9,40 @@ import click
 
 from cudnn_aot.cache.merge import merge as merge_stores
 from cudnn_aot.cache.reader import StoreReader
-from cudnn_aot.cli.options import choose_store, json_option, store_option
+from cudnn_aot.cli.completion import complete_folders
+from cudnn_aot.cli.options import json_option
 from cudnn_aot.cli.output import complain, print_json, say
 from cudnn_aot.cli.table import format_bytes, plural
 from cudnn_aot.errors import UsageError
 
 
 @click.command()
-@click.argument("sources", metavar="SRC...", nargs=-1, required=True)
-@store_option
+@click.argument(
+    "sources", metavar="SRC...", nargs=-1, required=True, shell_complete=complete_folders
+)
+@click.option(
+    "--output",
+    "-o",
+    required=True,
+    metavar="DST",
+    shell_complete=complete_folders,
+    help="The store to add to, or a new one.",
+)
 @click.option("--keep", is_flag=True, help="Of two that differ, what was there before: no failure.")
 @click.option("--replace", is_flag=True, help="Of two that differ, what the later source has.")
 @json_option
-def merge(
-    sources: tuple[str, ...], store: str | None, keep: bool, replace: bool, as_json: bool
-) -> int:
-    """Add all that the stores SRC hold to one store, which is made if need be.
+def merge(sources: tuple[str, ...], output: str, keep: bool, replace: bool, as_json: bool) -> int:
+    """Add all that the stores SRC hold to the store DST, which is made if need be.
 
     Every byte is checked before it is taken, and what fails is listed. Names and plans that differ
     are listed too, and stay as they are: exit code 1, unless --keep or --replace decides.
+
+    \b
+    cudnn-aot merge part1 part2 -o store
     """
     if keep and replace:
         raise UsageError("--keep and --replace exclude each other: give one")
-    path = choose_store(store).path
+    path = Path(output)
     readers = [StoreReader(Path(source)) for source in sources]
     did = merge_stores(readers, path, "keep" if keep else "replace" if replace else None)
     is_decided = keep or replace
@@ -40,7 +51,7 @@ def merge(
     for line in did.conflicts:
         complain(f"{'note' if is_decided else 'error'}: {line}")
     if as_json:
-        print_json({"format": 1, "store": str(path), **asdict(did)})
+        print_json({"store": str(path), **asdict(did)})
     else:
         counts = (
             plural(did.plans, "plan"),

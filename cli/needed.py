@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from cudnn_aot.cache.layout import is_digest
+from cudnn_aot.cache.progress import silent
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.compiler.build.nearest import nearest_entry
-from cudnn_aot.compiler.build.progress import silent
 from cudnn_aot.compiler.build.sources import Source, expand, read_sources
 from cudnn_aot.compiler.formats.user_file import opened
 from cudnn_aot.errors import NotInStoreError, StoreError, UsageError

@@ -12,8 +12,14 @@ from cudnn_aot.cache.layers import AnyReader, open_layers, open_store
 from cudnn_aot.cache.place import Place, split_places
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.cache.transfer import OFFLINE_VARIABLE, redacted
-from cudnn_aot.cache.trust import environment_keys
-from cudnn_aot.cli.completion import complete_files, complete_folders, complete_targets
+from cudnn_aot.cache.trust import PublicKey, public_keys
+from cudnn_aot.cli.completion import (
+    complete_engines,
+    complete_files,
+    complete_folders,
+    complete_hosts,
+    complete_targets,
+)
 from cudnn_aot.cli.settings import BY_NAME, Choice, choose
 from cudnn_aot.errors import UsageError
 
@@ -36,8 +42,8 @@ class StoreChoice:
         return place
 
     def reader(self) -> AnyReader:
-        """All layers, each signed by a key of ``CUDNN_AOT_TRUST`` if that is set."""
-        return open_layers([(place, "") for place in self.layers], keys=environment_keys())
+        """All layers, each signed by a key that is trusted, if there is one."""
+        return open_layers([(place, "") for place in self.layers], keys=choose_keys())
 
     def only_reader(self) -> StoreReader:
         """The one store, as it is; raises UsageError where there are several."""
@@ -67,6 +73,13 @@ def choose_list(name: str, flags: Iterable[str]) -> Choice:
     return choose(name, ",".join(given) if given else None)
 
 
+def choose_keys(flags: Iterable[str] = ()) -> list[PublicKey]:
+    """The public keys that ``--trust`` names, else those that the settings name; none for none."""
+    given = tuple(flags)
+    named = choose("trust", os.pathsep.join(given) if given else None).keys
+    return public_keys(named) if named else []
+
+
 def choose_targets(flags: Iterable[str]) -> tuple[str, ...]:
     """The targets that ``--target`` names, else those that the settings name.
 
@@ -82,20 +95,41 @@ def choose_targets(flags: Iterable[str]) -> tuple[str, ...]:
 
 
 def store_option(command: _F) -> _F:
-    command = offline_option(command)
-    return click.option(
-        "--store",
-        "-o",
-        "store",
-        metavar="DIR",
-        shell_complete=complete_folders,
-        help=f"The store. Default: {_elsewhere('store')}, else ./{BY_NAME['store'].default}.",
-    )(command)
+    """The store that a command reads or changes."""
+    return _store_option("--store")(command)
 
 
-def _go_offline(context: click.Context, parameter: click.Parameter, chosen: bool) -> None:
-    if chosen:  # for all that this process asks
+def made_store_option(command: _F) -> _F:
+    """The store that a command makes: ``-o`` stands for what is written."""
+    return _store_option("--store", "-o")(command)
+
+
+def _store_option(*flags: str) -> Callable[[_F], _F]:
+    def decorate(command: _F) -> _F:
+        return click.option(
+            *flags,
+            "store",
+            metavar="DIR",
+            shell_complete=complete_folders,
+            help=f"The store. Default: {_elsewhere('store')}, else ./{BY_NAME['store'].default}.",
+        )(offline_option(command))
+
+    return decorate
+
+
+def _go_offline(context: click.Context, parameter: click.Parameter, flag: bool) -> None:
+    if context.resilient_parsing:  # a shell asks for names
+        return
+    choice = choose("offline", "1" if flag else None)
+    context.meta[OFFLINE_VARIABLE] = choice
+    if choice.is_on:  # for all that this process asks
         os.environ[OFFLINE_VARIABLE] = "1"
+
+
+def offline_choice() -> Choice:
+    """What chose whether the command that runs is offline."""
+    choice: Choice = click.get_current_context().meta[OFFLINE_VARIABLE]
+    return choice
 
 
 def offline_option(command: _F) -> _F:
@@ -152,10 +186,43 @@ def _stored_name(ctx: click.Context, option: click.Parameter, value: str | None)
     return stored_name(value)
 
 
+def stored_targets_option(help_text: str) -> Callable[[_F], _F]:
+    """Any number of targets whose plans a store holds, as the names that they are filed under."""
+    return click.option(
+        "--target",
+        "-t",
+        "targets",
+        multiple=True,
+        metavar="T[,T]",
+        shell_complete=complete_targets,
+        help=help_text,
+        callback=_stored_names,
+    )
+
+
+def _stored_names(
+    ctx: click.Context, option: click.Parameter, values: tuple[str, ...]
+) -> tuple[str, ...]:
+    names = (_stored_name(ctx, option, value) for value in split_list(values))
+    return tuple(name for name in names if name is not None)
+
+
+def trust_option(command: _F) -> _F:
+    return click.option(
+        "--trust",
+        multiple=True,
+        metavar="KEY",
+        shell_complete=complete_files,
+        help="A key that must have signed the store: a PEM file or base64. Default: "
+        f"{_elsewhere('trust')}.",
+    )(command)
+
+
 def host_option(command: _F) -> _F:
     return click.option(
         "--host",
         metavar="TRIPLE[/LEVEL]",
+        shell_complete=complete_hosts,
         help="Host in place of the targets' own, such as aarch64-linux-gnu or "
         "x86_64-linux-gnu/x86-64-v2.",
     )(command)
@@ -175,6 +242,7 @@ def engines_option(command: _F) -> _F:
         "--engines",
         multiple=True,
         metavar="E[,E]",
+        shell_complete=complete_engines,
         help="Whose plans: native (the default), cudnn (needs a GPU of the target's kind).",
     )(command)
 

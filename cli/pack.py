@@ -7,20 +7,31 @@ import click
 from cudnn_aot.cache.pack_writer import write_pack
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.cache.writer import source_date_epoch
-from cudnn_aot.cli.options import choose_store, json_option
+from cudnn_aot.cli.completion import complete_files
+from cudnn_aot.cli.options import choose_store, json_option, store_option
 from cudnn_aot.cli.output import print_json, say
 from cudnn_aot.cli.table import format_bytes, plural
 
 
 @click.command()
-@click.argument("store", required=False)
-@click.option("--output", "-o", required=True, metavar="FILE", help="The pack; replaced if there.")
+@click.option(
+    "--output",
+    "-o",
+    required=True,
+    metavar="FILE",
+    shell_complete=complete_files,
+    help="The pack; replaced if there.",
+)
+@store_option
 @json_option
-def pack(store: str | None, output: str, as_json: bool) -> int:
-    """Write the store STORE as one file, which every command and `runtime.open` take as a store.
+def pack(output: str, store: str | None, as_json: bool) -> int:
+    """Write a store as one file, which every command and `runtime.open` take as a store.
 
-    STORE defaults to the store in use. Equal stores give equal packs. A store that has damage is
-    refused; files that are not the store's own are left out.
+    Equal stores give equal packs. A store that has damage is refused; files that are not the
+    store's own are left out.
+
+    \b
+    cudnn-aot pack --store store -o store.pack
     """
     reader = choose_store(store).only_reader()
     path = Path(output)

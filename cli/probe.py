@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from cudnn_aot.cli.completion import complete_files, complete_hosts
 from cudnn_aot.cli.options import json_option
 from cudnn_aot.cli.output import complain, print_json, say
 from cudnn_aot.compiler.target.flavor import FLAVORS, driver_min, why_not_arch
@@ -34,9 +35,16 @@ from cudnn_aot.errors import RequirementError, UsageError
 @click.option(
     "--host",
     metavar="TRIPLE[/LEVEL]",
+    shell_complete=complete_hosts,
     help="Its host. Default: the triple of this one, with the level of the shipped targets.",
 )
-@click.option("-o", "output", metavar="FILE", help="Write the descriptor there, not to stdout.")
+@click.option(
+    "--output",
+    "-o",
+    metavar="FILE",
+    shell_complete=complete_files,
+    help="Write the descriptor there, not to stdout.",
+)
 @json_option
 def probe(
     device: int, name: str | None, host: str | None, output: str | None, as_json: bool
@@ -44,6 +52,10 @@ def probe(
     """Describe a GPU of this machine as a target; needs its driver and a CUDA runtime, no compiler.
 
     The file is for every option and call that takes a target's name.
+
+    \b
+    cudnn-aot targets probe -o mine.json
+    cudnn-aot build graphs --target mine.json
     """
     if name in known_targets():
         raise UsageError(f"--name: got {name!r}, a shipped target: want another name")
@@ -55,13 +67,13 @@ def probe(
             f"note: the driver is for CUDA {_release(attributes['driver_version'])}, kernels will "
             f"need one for CUDA {_release(target.driver_min)} or newer"
         )
-    if output is None:
-        print_json(target.descriptor())
-        return
-    text = json.dumps(target.descriptor(), indent=2) + "\n"
-    Path(output).write_text(text, encoding="utf-8")
+    if output is not None:
+        text = json.dumps(target.descriptor(), indent=2) + "\n"
+        Path(output).write_text(text, encoding="utf-8")
     if as_json:
         print_json({"file": output, "target": target.descriptor()})
+    elif output is None:
+        print_json(target.descriptor(), version=None)  # it is the file
     else:
         say(f"{target.name}: {target.gpu_arch} with {target.sm_count} SMs, written to {output}")
 

@@ -1,4 +1,4 @@
-"""How a build's progress is shown: a bar on a terminal, lines elsewhere; always on stderr."""
+"""How progress is shown: a bar on a terminal, lines elsewhere; always on stderr."""
 
 import os
 import sys
@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from cudnn_aot.cache.progress import Event, ProgressCallback, Stage, silent
 from cudnn_aot.cli.output import complain, printable
-from cudnn_aot.compiler.build.progress import Event, ProgressCallback, Stage, silent
 
 if TYPE_CHECKING:
     from rich.progress import Task, TaskID
@@ -19,19 +19,33 @@ _TITLES = {
     Stage.LOAD: ("reading", "files"),
     Stage.PLAN: ("planning", "plans"),
     Stage.COMPILE: ("compiling", "kernels"),
+    Stage.VERIFY: ("checking", "files"),
+    Stage.SEND: ("sending", "parts"),
+    Stage.RECEIVE: ("receiving", "parts"),
 }
+_RARELY = (Stage.VERIFY, Stage.SEND, Stage.RECEIVE)  # as a line: there may be ten thousands
+LINE_S = 10.0  # between two of those lines
 
 
 @contextmanager
 def show_progress(quiet: bool) -> Iterator[ProgressCallback]:
-    """A callback for the driver; what it drew is gone when the block ends."""
+    """A callback for long work; what it drew is gone when the block ends."""
     if quiet:
         yield silent
-    elif _is_live():
+    elif _is_live() and _has_rich():
         with _bar() as callback:
             yield callback
     else:
-        yield _line
+        yield _Lines()
+
+
+def _has_rich() -> bool:
+    """Stores are looked at where it is not installed."""
+    try:
+        import rich.progress  # noqa: F401
+    except ImportError:
+        return False
+    return True
 
 
 def _is_live() -> bool:
@@ -42,13 +56,21 @@ def _is_live() -> bool:
     return sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb" and not in_ci
 
 
-def _line(event: Event) -> None:
-    """Kernels and notes only: reading and planning take milliseconds."""
-    if event.stage is Stage.COMPILE:
-        width = len(str(event.total))
-        complain(f"[{event.done:{width}}/{event.total}] {event.label} {event.detail}")
-    elif event.stage is Stage.NOTE:
-        complain(event.label)
+class _Lines:
+    """Kernels and notes, and how far the rest is; reading and planning take milliseconds."""
+
+    def __init__(self) -> None:
+        self._said_s = time.monotonic()
+
+    def __call__(self, event: Event) -> None:
+        counted = f"[{event.done:{len(str(event.total))}}/{event.total}]"
+        if event.stage is Stage.COMPILE:
+            complain(f"{counted} {event.label} {event.detail}")
+        elif event.stage is Stage.NOTE:
+            complain(event.label)
+        elif event.stage in _RARELY and time.monotonic() - self._said_s >= LINE_S:
+            self._said_s = time.monotonic()
+            complain(f"{counted} {_TITLES[event.stage][0]} {event.label}".rstrip())
 
 
 class Pace:
@@ -104,7 +126,9 @@ def _bar() -> Iterator[ProgressCallback]:
             table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1),
         ),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    console = Console(stderr=True)
+    # Expanded, the label alone gives way to what is wider than the terminal.
+    with Progress(*columns, console=console, transient=True, expand=True) as progress:
         paces: dict[Stage, Pace] = {}
         tasks: dict[Stage, TaskID] = {}
         latest = time.monotonic()  # a stage starts when the one before it ended

@@ -13,7 +13,7 @@ import click
 from cudnn_aot.cache.inventory import StoredGraph, StoredKernel
 from cudnn_aot.cache.prune import Criteria, KernelTest, Pruned
 from cudnn_aot.cache.prune import prune as prune_store
-from cudnn_aot.cli.options import choose_store, json_option, split_list, store_option
+from cudnn_aot.cli.options import choose_store, json_option, store_option, stored_targets_option
 from cudnn_aot.cli.output import complain, print_json, say
 from cudnn_aot.cli.table import format_bytes, plural
 from cudnn_aot.errors import CompileError, UsageError
@@ -27,7 +27,7 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 @store_option
 @click.option("--max-size", metavar="SIZE", help="Until the store takes no more: 500M, 2G, bytes.")
 @click.option("--older-than", metavar="AGE", help="Published here longer ago: 30d, 12h, 2w.")
-@click.option("--target", "-t", "targets", multiple=True, metavar="T[,T]", help="Of these targets.")
+@stored_targets_option("Of these targets.")
 @click.option(
     "--toolchain",
     metavar="SPEC",
@@ -57,12 +57,16 @@ def prune(
     What goes is what every option selects; with --max-size only until the rest fits: whole
     generations first, the plans that one toolchain made, then graphs of the newest, oldest first.
     Graphs that a living process holds stay.
+
+    \b
+    cudnn-aot prune --max-size 2G --dry-run
+    cudnn-aot prune --toolchain other --older-than 30d
     """
     path = choose_store(store).path
     criteria = Criteria(
         max_disk_bytes=None if max_size is None else parse_size(max_size),
         older_than_s=None if older_than is None else parse_age(older_than),
-        targets=split_list(targets),
+        targets=targets,
         kernels=None if toolchain is None else toolchain_test(toolchain),
         unreferenced=unreferenced,
     )
@@ -80,7 +84,6 @@ def prune(
     if as_json:
         print_json(
             {
-                "format": 1,
                 "store": str(path),
                 "dry_run": dry_run,
                 "graphs": [_document(graph) for graph in went.graphs],

@@ -5,14 +5,23 @@ from pathlib import Path
 import click
 
 from cudnn_aot.cache.exchange import Received, pull_folder, pull_image, push_folder, push_image
-from cudnn_aot.cache.layers import open_store
-from cudnn_aot.cache.place import is_url, place_of
+from cudnn_aot.cache.place import is_url
 from cudnn_aot.cache.registry import parse_reference
 from cudnn_aot.cache.remote import open_remote
-from cudnn_aot.cache.transfer import is_offline, redacted
-from cudnn_aot.cache.trust import environment_keys, public_keys
-from cudnn_aot.cli.options import json_option, offline_option, target_option
+from cudnn_aot.cache.transfer import redacted
+from cudnn_aot.cli.completion import complete_folders
+from cudnn_aot.cli.options import (
+    choose_keys,
+    choose_store,
+    json_option,
+    offline_choice,
+    offline_option,
+    store_option,
+    target_option,
+    trust_option,
+)
 from cudnn_aot.cli.output import print_json, say
+from cudnn_aot.cli.progress import show_progress
 from cudnn_aot.cli.table import format_bytes, plural
 from cudnn_aot.errors import UsageError
 
@@ -22,24 +31,28 @@ _plain_http = click.option(
 
 
 @click.command()
-@click.argument("store")
 @click.argument("place", metavar="URL|IMAGE")
 @_plain_http
+@store_option
 @json_option
-def push(store: str, place: str, plain_http: bool, as_json: bool) -> int:
-    """Copy STORE to the folder at a URL, or to a registry as the image HOST/NAME[:TAG].
+def push(place: str, plain_http: bool, store: str | None, as_json: bool) -> int:
+    """Copy a store to the folder at a URL, or to a registry as the image HOST/NAME[:TAG].
 
     What is there already is not sent again. Equal stores give equal images.
+
+    \b
+    cudnn-aot push s3://models/llama8b --store store
+    cudnn-aot push ghcr.io/team/llama8b:v3 --store store
     """
-    if is_offline():
-        raise UsageError("push needs a network: unset CUDNN_AOT_OFFLINE")
-    reader = open_store(place_of(store))
-    if _is_image(place):
-        sent = push_image(reader, place, plain_http)
-        name = str(parse_reference(place))
-    else:
-        sent = push_folder(reader, place)
-        name = redacted(place)
+    _need_network("push")
+    reader = choose_store(store).only_reader()
+    with show_progress(quiet=as_json) as progress:
+        if _is_image(place):
+            sent = push_image(reader, place, plain_http, progress=progress)
+            name = str(parse_reference(place))
+        else:
+            sent = push_folder(reader, place, progress=progress)
+            name = redacted(place)
     if as_json:
         print_json(
             {
@@ -64,10 +77,15 @@ def push(store: str, place: str, plain_http: bool, as_json: bool) -> int:
 @click.command()
 @click.argument("place", metavar="URL|IMAGE")
 @click.option(
-    "--output", "-o", required=True, metavar="DIR", help="The store to add to, or a new one."
+    "--output",
+    "-o",
+    required=True,
+    metavar="DIR",
+    shell_complete=complete_folders,
+    help="The store to add to, or a new one.",
 )
 @target_option("Only what this target needs.")
-@click.option("--trust", multiple=True, metavar="KEY", help="A key that must have signed it.")
+@trust_option
 @click.option("--digest", default="", metavar="D", help="The root digest that it must have.")
 @_plain_http
 @offline_option
@@ -85,25 +103,41 @@ def pull(
 
     Everything is checked before anything is published: digests of manifest and layers, the root
     digest, a signature, and every file.
+
+    \b
+    cudnn-aot pull ghcr.io/team/llama8b:v3 -o store --target h200
     """
-    keys = tuple(public_keys(trust)) if trust else tuple(environment_keys())
+    keys = tuple(choose_keys(trust))
     path = Path(output)
-    if _is_image(place):
-        if is_offline():
-            raise UsageError("pull of an image needs a network: unset CUDNN_AOT_OFFLINE")
-        got = pull_image(
-            place, path, target=target, digest=digest, keys=keys, plain_http=plain_http
-        )
-        name = str(parse_reference(place))
-    else:
-        got = pull_folder(open_remote(place, digest=digest, keys=keys), path, target)
-        name = redacted(place)
+    with show_progress(quiet=as_json) as progress:
+        if _is_image(place):
+            _need_network("pull of an image")
+            got = pull_image(
+                place,
+                path,
+                target=target,
+                digest=digest,
+                keys=keys,
+                plain_http=plain_http,
+                progress=progress,
+            )
+            name = str(parse_reference(place))
+        else:
+            files = open_remote(place, digest=digest, keys=keys)
+            got = pull_folder(files, path, target, progress)
+            name = redacted(place)
     if as_json:
         print_json(_as_json(name, path, got))
     else:
         say(f"{path}: {plural(got.files_written, 'file')} written, from {name}")
         say(f"targets {', '.join(got.targets) or 'none'}; root digest {got.root_digest}")
     return 0
+
+
+def _need_network(what: str) -> None:
+    choice = offline_choice()
+    if choice.is_on:
+        raise UsageError(f"{what} needs a network: {choice.chosen_by} says to be offline")
 
 
 def _is_image(place: str) -> bool:

@@ -12,6 +12,7 @@ from cudnn_aot.cache.layers import AnyReader
 from cudnn_aot.cli.completion import complete_plans
 from cudnn_aot.cli.options import (
     StoreChoice,
+    choose_keys,
     choose_store,
     json_option,
     store_option,
@@ -157,7 +158,8 @@ class _Runner:
         from cudnn_aot import runtime
 
         self._reader = reader
-        self._store = runtime.open(choice.layers)
+        keys = [str(key) for key in choose_keys()]
+        self._store = runtime.open(choice.layers, trust=keys or None)
         self._symbols = symbols
         self._strict = strict
         self._seed = seed

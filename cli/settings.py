@@ -12,12 +12,14 @@ folder.
 
 import functools
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from cudnn_aot.cache.place import is_url, split_places
 from cudnn_aot.cache.switch import parse_switch
 from cudnn_aot.errors import UsageError, did_you_mean
 
@@ -49,9 +51,12 @@ class Setting:
 
 SETTINGS = (
     Setting(
-        "store", "path", "the store",
+        "store", "store", "the store, or its layers with `:` between them: folders, packs, URLs",
         "--store", "CUDNN_AOT_STORE", "store", "cudnn_aot_store",
-        ("build", "why", "ls", "show", "verify", "run", "report", "doctor"),
+        (
+            "build", "why", "ls", "show", "verify", "run", "report", "sign", "pack", "push",
+            "prune", "doctor",
+        ),
     ),
     Setting(
         "target", "targets", "what graphs are built for, and planned for in a program",
@@ -59,8 +64,23 @@ SETTINGS = (
         ("build", "why"),
     ),
     Setting(
+        "host", "text", "the host that is built for, in place of the targets' own",
+        "--host", "CUDNN_AOT_HOST", "host", "",
+        ("build", "why"),
+    ),
+    Setting(
         "jobs", "count", "kernels compiled at once, or `auto`",
         "--jobs", "CUDNN_AOT_JOBS", "jobs", "auto",
+        ("build",),
+    ),
+    Setting(
+        "executor", "text", "where kernels are compiled: `local`, `ray`",
+        "--executor", "CUDNN_AOT_EXECUTOR", "executor", "local",
+        ("build",),
+    ),
+    Setting(
+        "ray-address", "text", "the Ray cluster of the executor `ray`",
+        "--ray-address", "RAY_ADDRESS", "ray-address", "the one that runs",
         ("build",),
     ),
     Setting(
@@ -76,7 +96,7 @@ SETTINGS = (
     Setting(
         "allow-declined", "names", "targets on which declined graphs are no failure, or `all`",
         "--allow-declined", "CUDNN_AOT_ALLOW_DECLINED", "allow-declined", "",
-        ("build",),
+        ("build", "verify"),
     ),
     Setting(
         "forbid-compile", "switch", "a build that needs a compile fails, naming the kernel",
@@ -89,6 +109,24 @@ SETTINGS = (
         ("build", "why", "targets"),
     ),
     Setting(
+        "offline", "switch", "of stores at URLs take what was fetched before, and open no socket",
+        "--offline", "CUDNN_AOT_OFFLINE", "offline", "0",
+        (
+            "build", "why", "ls", "show", "verify", "run", "report", "sign", "pack", "push", "pull",
+            "prune", "doctor",
+        ),
+    ),
+    Setting(
+        "trust", "keys", "public keys, `:` between them, of which one must have signed a store",
+        "--trust", "CUDNN_AOT_TRUST", "trust", "",
+        ("why", "ls", "show", "verify", "run", "pull"),
+    ),
+    Setting(
+        "pin", "text", "root digests, with `:` between them, that the layers of a store must have",
+        "", "CUDNN_AOT_PIN", "", "",
+        ("run",),
+    ),
+    Setting(
         "config", "path", "the config file",
         "", CONFIG_VARIABLE, "", "the nearest",
     ),
@@ -99,10 +137,10 @@ SETTINGS = (
     Setting(
         "source-date-epoch", "count", "the time that a store's files carry",
         "", "SOURCE_DATE_EPOCH", "", "0",
-        ("build",),
+        ("build", "sign", "pack", "merge", "pull"),
     ),
     Setting(
-        "cache", "path", "where a program keeps what it compiles",
+        "cache", "path", "where a program keeps what it compiles, and what was read from URLs lies",
         "", "CUDNN_AOT_CACHE", "", "~/.cache/cudnn-aot/store",
     ),
     Setting(
@@ -120,7 +158,7 @@ SETTINGS = (
     Setting(
         "cudart", "path", "the CUDA runtime library that kernels use",
         "", "CUDNN_AOT_CUDART", "", "searched for",
-        ("run",),
+        ("run", "verify", "targets"),
     ),
     Setting(
         "tvm-ffi", "path", "the tvm-ffi library that kernels use",
@@ -146,6 +184,11 @@ class Choice:
     def is_on(self) -> bool:
         """Of a switch; raises UsageError, naming the source, for a value that is neither."""
         return parse_switch(self.chosen_by, self.value)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Of public keys: ``:`` parts them."""
+        return tuple(self.value.split(os.pathsep)) if self.value else ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -270,6 +313,35 @@ def _path(folder: Path, value: Any) -> str | None:
     return None if text is None else str(folder / Path(text).expanduser())
 
 
+def _store(folder: Path, value: Any) -> str | None:
+    """Layers; URLs stay what they are."""
+    items = value if isinstance(value, list) else [value]
+    texts = [_text(folder, item) for item in items]
+    try:
+        places = split_places(":".join(filter(None, texts)), "") if all(texts) else ()
+    except UsageError:
+        return None
+    if not places:
+        return None
+    return ":".join(str(p) if is_url(p) else str(folder / Path(p).expanduser()) for p in places)
+
+
+def _keys(folder: Path, value: Any) -> str | None:
+    """Paths of PEM files, and keys themselves: 32 bytes in base64."""
+    items = value if isinstance(value, list) else [value]
+    texts = [_text(folder, item) for item in items]
+    if not texts or not all(texts):  # trust in no key is no trust at all
+        return None
+    parts = (part for text in texts if text for part in text.split(os.pathsep))
+    return os.pathsep.join(
+        part if _BASE64_KEY.fullmatch(part) else str(folder / Path(part).expanduser())
+        for part in parts
+    )
+
+
+_BASE64_KEY = re.compile(r"[A-Za-z0-9+/]{43}=")
+
+
 def _count(folder: Path, value: Any) -> str | None:
     return str(value) if type(value) is int else _text(folder, value)
 
@@ -298,6 +370,8 @@ def _targets(folder: Path, value: Any) -> str | None:
 _KINDS: Mapping[str, tuple[Callable[[Path, Any], str | None], str]] = {
     "text": (_text, "a string"),
     "path": (_path, "a string, a path"),
+    "store": (_store, "a string, paths or URLs with ':' between them, or a list of such"),
+    "keys": (_keys, "a string, paths of PEM files or keys in base64, or a list of such"),
     "count": (_count, "a number, or a string"),
     "switch": (_switch, "true or false"),
     "names": (_names, "a string, or a list of strings"),

@@ -6,23 +6,35 @@ import click
 
 from cudnn_aot.cache.trust import load_private_key, new_private_key, public_pem, sign_digest
 from cudnn_aot.cache.writer import StoreWriter
-from cudnn_aot.cli.options import choose_store, json_option
+from cudnn_aot.cli.completion import complete_files
+from cudnn_aot.cli.options import choose_store, json_option, store_option
 from cudnn_aot.cli.output import print_json, say
+from cudnn_aot.cli.progress import show_progress
 from cudnn_aot.errors import DamagedError, UsageError
 
 
 @click.command()
-@click.argument("store", required=False)
-@click.option("--key", metavar="FILE", help="An Ed25519 private key as PEM.")
 @click.option(
-    "--new-key", metavar="FILE", help="Make a key, and FILE.pub to trust, and sign nothing."
+    "--key", metavar="FILE", shell_complete=complete_files, help="An Ed25519 private key as PEM."
 )
+@click.option(
+    "--new-key",
+    metavar="FILE",
+    shell_complete=complete_files,
+    help="Make a key, and FILE.pub to trust, and sign nothing.",
+)
+@store_option
 @json_option
-def sign(store: str | None, key: str | None, new_key: str | None, as_json: bool) -> int:
-    """Sign the store STORE as it is: its root digest, and so every document and what they name.
+def sign(key: str | None, new_key: str | None, store: str | None, as_json: bool) -> int:
+    """Sign a store as it is: its root digest, and so every document and what they name.
 
-    STORE defaults to the store in use. A store with damage is refused. Each key has a signature of
-    its own, in signatures/; a build that changes the store makes them invalid.
+    A store with damage is refused. Each key has a signature of its own, in signatures/; a build
+    that changes the store makes them invalid.
+
+    \b
+    cudnn-aot sign --new-key release.pem
+    cudnn-aot sign --key release.pem --store store
+    cudnn-aot verify --trust release.pem.pub --store store
     """
     if (key is None) == (new_key is None) or new_key is not None and store is not None:
         raise UsageError("want either --key FILE, to sign, or --new-key FILE alone, to make one")
@@ -41,7 +53,8 @@ def sign(store: str | None, key: str | None, new_key: str | None, as_json: bool)
     assert key is not None
     private = load_private_key(Path(key))
     with StoreWriter(choose_store(store).path, create=False) as writer:
-        problems = writer.reader.verify()
+        with show_progress(quiet=as_json) as progress:
+            problems = writer.reader.verify(progress)
         if problems:
             raise DamagedError(
                 f"store {writer.reader.where!r} has {len(problems)} faults, the first: "

@@ -19,7 +19,6 @@ def show_stats(reader: StoreReader, target: str | None, as_json: bool) -> int:
     if as_json:
         print_json(
             {
-                "format": 1,
                 "store": str(reader.path),
                 "targets": [_document(row) for row in rows],
                 "all": _document(stats.all),

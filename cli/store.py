@@ -10,18 +10,27 @@ import click
 from cudnn_aot.cache.layers import AnyReader
 from cudnn_aot.cache.layout import providers_of
 from cudnn_aot.cache.reader import StoreReader
-from cudnn_aot.cache.trust import environment_keys, need_signed, public_keys
+from cudnn_aot.cache.trust import need_signed
 from cudnn_aot.cli.builds import list_builds
-from cudnn_aot.cli.completion import complete_files, complete_plans_and_files
+from cudnn_aot.cli.completion import (
+    complete_allowed,
+    complete_files,
+    complete_plans_and_files,
+    complete_targets_and_devices,
+)
 from cudnn_aot.cli.expressions import expression_terms, format_expression
 from cudnn_aot.cli.options import (
+    choose_keys,
+    choose_list,
     choose_store,
     json_option,
-    split_list,
     store_option,
+    stored_targets_option,
     target_option,
+    trust_option,
 )
 from cudnn_aot.cli.output import complain, print_json, say
+from cudnn_aot.cli.progress import show_progress
 from cudnn_aot.cli.table import format_bytes, format_table, plural
 from cudnn_aot.errors import NotInStoreError, StoreError, UsageError, did_you_mean
 
@@ -91,7 +100,12 @@ class _Plan:
 @click.option("--builds", is_flag=True, help="What its builds were asked to make instead.")
 @json_option
 def ls(store: str | None, target: str | None, stats: bool, builds: bool, as_json: bool) -> int:
-    """List the plans of a store: name, target, engine, kernels, size."""
+    """List the plans of a store: name, target, engine, kernels, size.
+
+    \b
+    cudnn-aot ls --store store --target h200
+    cudnn-aot ls --stats
+    """
     choice = choose_store(store)
     if stats:
         from cudnn_aot.cli.stats import show_stats
@@ -178,17 +192,20 @@ def show(
 
 @click.command()
 @store_option
-@click.option("--complete", metavar="DIR|LIST", help="Instead: is all here that graphs need?")
-@click.option("--device", metavar="N|T", help="Instead: do the plans run on a device or target?")
 @click.option(
-    "--target", "-t", "targets", multiple=True, metavar="T[,T]",
-    help="Of --complete and --device: only these; by default all that the store has.",
+    "--complete", metavar="DIR|LIST", shell_complete=complete_files,
+    help="Instead: is all here that graphs need?",
 )  # fmt: skip
 @click.option(
-    "--allow-declined", multiple=True, metavar="T[,T]",
+    "--device", metavar="N|T", shell_complete=complete_targets_and_devices,
+    help="Instead: do the plans run on a device or target?",
+)  # fmt: skip
+@stored_targets_option("Of --complete and --device: only these; by default all that the store has.")
+@click.option(
+    "--allow-declined", multiple=True, metavar="T[,T]", shell_complete=complete_allowed,
     help="Of --complete: exit 0 although graphs are declined for these (`all` for every target).",
 )  # fmt: skip
-@click.option("--trust", multiple=True, metavar="KEY", help="A key that must have signed it.")
+@trust_option
 @json_option
 def verify(
     store: str | None,
@@ -202,20 +219,25 @@ def verify(
     """Read every byte of a store and follow every reference; exit code 1 if anything is wrong.
 
     With --trust, a PEM file or 32 bytes in base64, one of the keys must have signed the store.
+
+    \b
+    cudnn-aot verify --store store
+    cudnn-aot verify --complete graphs --target h200
     """
     reader = choose_store(store).only_reader()
-    keys = public_keys(trust) if trust else environment_keys()
+    keys = choose_keys(trust)
     if keys:
         need_signed(reader.signature, keys, reader.root_digest(), f"store {reader.where!r}")
-    asked, allowed = split_list(targets), split_list(allow_declined)
-    if complete is not None or device is not None or asked or allowed:
+    if complete is not None or device is not None or targets or allow_declined:
         from cudnn_aot.cli.complete import check_options, verify_complete, verify_device
 
-        check_options(complete, device, asked, allowed)
+        check_options(complete, device, targets, allow_declined)
         if device is not None:
-            return verify_device(reader, device, asked, as_json)
-        return verify_complete(reader, complete or "", asked, allowed, as_json)
-    problems = reader.verify()
+            return verify_device(reader, device, targets, as_json)
+        allowed = choose_list("allow-declined", allow_declined).names
+        return verify_complete(reader, complete or "", targets, allowed, as_json)
+    with show_progress(quiet=as_json) as progress:
+        problems = reader.verify(progress)
     foreign = reader.foreign()
     (digest,) = _digests(reader)
     if as_json:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cudnn_aot.cli.commands import VerbGroup
 from cudnn_aot.cli.completion import complete_targets
 from cudnn_aot.cli.options import json_option
 from cudnn_aot.cli.output import print_json, say
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 ANY = "(any)"  # as no target can be called
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=VerbGroup, invoke_without_command=True)
 @click.option(
     "--engines",
     is_flag=False,
@@ -37,6 +38,10 @@ def targets(ctx: click.Context, engines: str | None, as_json: bool) -> None:
 
     An engine has a row for each kind of machine that it is made for. A graph is taken when a row
     takes it; `cudnn-aot why` says what the rows say to a graph.
+
+    \b
+    cudnn-aot targets --engines h200
+    cudnn-aot targets probe -o mine.json
     """
     if ctx.invoked_subcommand is not None:
         if engines is not None or as_json:

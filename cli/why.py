@@ -24,7 +24,7 @@ from cudnn_aot.cli.options import (
     tuning_option,
 )
 from cudnn_aot.cli.output import complain, print_json, say
-from cudnn_aot.cli.settings import choose
+from cudnn_aot.cli.settings import DEFAULT, choose
 
 if TYPE_CHECKING:
     from cudnn_aot.compiler.build.sources import Source
@@ -63,8 +63,8 @@ def why(
     \b
     cudnn-aot why ffn_up.json --target h200 --store store
     """
+    from cudnn_aot.cache.progress import silent
     from cudnn_aot.cli.why_text import describe
-    from cudnn_aot.compiler.build.progress import silent
     from cudnn_aot.compiler.build.sources import failure_line, read_sources
     from cudnn_aot.compiler.planning.manifest import check_providers
     from cudnn_aot.compiler.planning.tuning import load_tuning
@@ -72,7 +72,8 @@ def why(
 
     names = choose_targets(targets)
     providers = check_providers(choose_list("engines", engines).names)
-    loaded = [load_target(name, host) for name in names]
+    triple = choose("host", host).value or None
+    loaded = [load_target(name, triple) for name in names]
     file = choose("tuning", tuning).value
     measured = load_tuning(file) if file else None
     reader = _reader(store)
@@ -90,7 +91,6 @@ def why(
     if as_json:
         print_json(
             {
-                "format": 1,
                 "store": None if reader is None else reader.where,
                 "graphs": [explanation.to_json() for explanation in explained],
                 "failures": [{"graph": place, "reason": reason} for place, reason in failures],
@@ -106,7 +106,7 @@ def why(
 def _reader(flag: str | None) -> AnyReader | None:
     """The store that was named; the default one if it is there."""
     choice = choose_store(flag)
-    if choice.chosen_by == "default" and not (choice.path / STORE_FILE).exists():
+    if choice.chosen_by == DEFAULT and not (choice.path / STORE_FILE).exists():
         return None
     return choice.reader()
 

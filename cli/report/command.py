@@ -6,17 +6,15 @@ from typing import Any
 
 import click
 
-from cudnn_aot.cache.reader import StoreReader
-from cudnn_aot.cli.completion import complete_files, complete_folders
+from cudnn_aot.cli.completion import complete_files
 from cudnn_aot.cli.files import publish
-from cudnn_aot.cli.options import choose_store, json_option
+from cudnn_aot.cli.options import choose_store, json_option, store_option
 from cudnn_aot.cli.output import print_json, say
 from cudnn_aot.cli.table import format_bytes, plural
 from cudnn_aot.errors import UsageError
 
 
 @click.command()
-@click.argument("store", required=False, shell_complete=complete_folders)
 @click.option(
     "--output",
     "-o",
@@ -40,20 +38,20 @@ from cudnn_aot.errors import UsageError
     shell_complete=complete_files,
     help="A document of `build --json`, for compile times.",
 )
+@store_option
 @json_option
 def report(
-    store: str | None,
     output: str | None,
     benches: tuple[str, ...],
     builds: tuple[str, ...],
+    store: str | None,
     as_json: bool,
 ) -> int:
     """Write what a store holds as one HTML page, which needs no other file and no network.
 
     Shows plans, ranges, kernels, sizes, declines with their reasons, and on which known target each
-    graph runs or is missed. STORE defaults to the store in use. With --json the document that the
-    page is made of is printed; without -o no page is written then. Exit code 1 if the store is
-    damaged, which the page shows.
+    graph runs or is missed. With --json the document that the page is made of is printed; without
+    -o no page is written then. Exit code 1 if the store is damaged, which the page shows.
 
     \b
     cudnn-aot run --all --bench --json > today.json
@@ -64,7 +62,7 @@ def report(
     from cudnn_aot.cli.report.contents import report_document
     from cudnn_aot.cli.report.page import page
 
-    reader = StoreReader(choose_store(store).path)
+    reader = choose_store(store).only_reader()
     timed = [row for file in benches for row in _bench_rows(Path(file))]
     built = [_build_row(Path(file)) for file in builds]
     seconds = {key: time for _, times in built for key, time in times.items()}

@@ -57,7 +57,7 @@ def report_document(
     blobs |= {kernel["blob"]: kernel["bytes"] for kernel in kernels if kernel["blob"]}
     rows = [plan.row for plan in plans]
     return {
-        "store": str(reader.path),
+        "store": reader.where,
         "version": cudnn_aot.__version__,
         "totals": {
             "graphs": len(graphs),

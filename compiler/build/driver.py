@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 from cudnn_aot.cache.canonical import canonical_bytes
 from cudnn_aot.cache.compile import KernelEntry, compile_cached
+from cudnn_aot.cache.progress import Event, ProgressCallback, Stage, silent
 from cudnn_aot.cache.spec import KernelSpec
 from cudnn_aot.cache.writer import StoreWriter
 from cudnn_aot.compiler.build import records
 from cudnn_aot.compiler.build.estimate import estimated_seconds, longest_first
 from cudnn_aot.compiler.build.executors import ExecutorChoice
-from cudnn_aot.compiler.build.progress import Event, ProgressCallback, Stage, silent
 from cudnn_aot.compiler.build.provenance import build_record
 from cudnn_aot.compiler.build.publish import add_to_class, publish, put_names
 from cudnn_aot.compiler.build.shards import Shard, parse_shard, partition

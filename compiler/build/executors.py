@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from cudnn_aot.cache.executor import Executor, Notice
 from cudnn_aot.cache.jobs import auto_jobs
-from cudnn_aot.errors import UsageError
+from cudnn_aot.errors import UsageError, did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,10 @@ class ExecutorChoice:
 
     def __post_init__(self) -> None:
         if self.name not in EXECUTORS:
-            raise UsageError(f"executor: got {self.name!r}, want one of {', '.join(EXECUTORS)}")
+            near = did_you_mean(self.name, EXECUTORS)
+            raise UsageError(
+                f"executor: got {self.name!r}{near}, want one of {', '.join(EXECUTORS)}"
+            )
         if self.jobs is not None and self.jobs < 1:
             raise UsageError(f"jobs: got {self.jobs}, want 1 or more")
         if self.ray_address is not None and self.name != "ray":

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cudnn_aot.cache.layout import encode_name
-from cudnn_aot.compiler.build.progress import Event, ProgressCallback, Stage
+from cudnn_aot.cache.progress import Event, ProgressCallback, Stage
 from cudnn_aot.compiler.build.summary import GraphResult, Status
 from cudnn_aot.compiler.formats.load import Unread, read_graphs
 from cudnn_aot.compiler.graph.graph import Graph

@@ -1,6 +1,6 @@
 """What a build did, as a value: one row per graph and target, and the totals.
 
-``BuildSummary.to_json`` is the schema of ``cudnn-aot build --json``; see docs/cli.md.
+``BuildSummary.to_json`` is the document of ``cudnn-aot build --json``; see docs/json.md.
 """
 
 from collections.abc import Iterable
@@ -167,7 +167,6 @@ class BuildSummary:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "format": 1,
             "store": self.store,
             "executor": self.executor,
             "jobs": self.jobs,

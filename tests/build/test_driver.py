@@ -14,9 +14,9 @@ from cli_process import linear_graph, tree_digest, write_graph
 from kill_build import kill_builds
 
 from cudnn_aot.cache import layout, spec
+from cudnn_aot.cache.progress import Event, Stage
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.compiler.build import driver
-from cudnn_aot.compiler.build.progress import Event, Stage
 from cudnn_aot.compiler.build.sources import read_sources
 from cudnn_aot.compiler.build.summary import BuildSummary, GraphResult, Status
 from cudnn_aot.compiler.formats import graph_json

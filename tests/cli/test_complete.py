@@ -141,7 +141,8 @@ def test_plans_that_run_on_a_target(built_store: Path) -> None:
 def test_what_a_device_lacks_is_a_row(built_store: Path, tmp_path: Path) -> None:
     descriptor = load_target("cpu").descriptor()
     other = tmp_path / "arm.json"
-    other.write_text(json.dumps(descriptor | {"name": "arm", "host_triple": "aarch64-linux-gnu"}))
+    host = {"host_triple": "aarch64-linux-gnu", "host_level": ""}
+    other.write_text(json.dumps(descriptor | {"name": "arm"} | host))
     done = run_cli("verify", "--device", other, "--store", built_store)
     assert done.returncode == 1
     assert "host_triple: want x86_64-linux-gnu, got aarch64-linux-gnu" in done.stdout

@@ -38,6 +38,13 @@ def test_commands_options_and_targets(tmp_path: Path) -> None:
     assert "h200" in complete("build", "--target", "h20")
     assert "cpu,h200" in complete("build", "--target", "cpu,h20")
     assert complete("completion", "z") == ["zsh"]
+    assert complete("build", "--executor", "r") == ["ray"]
+    assert complete("build", "--engines", "native,c") == ["native,cudnn"]
+    assert complete("build", "--host", "aarch") == ["aarch64-linux-gnu"]
+    assert complete("build", "--allow-declined", "al") == ["all"]
+    for verb in ("pull", "prune", "verify"):
+        assert "h200" in complete(verb, "--target", "h20")
+    assert complete("targets", "pr") == ["probe"]
 
 
 def test_plans_of_the_store_in_use(built_store: Path, tmp_path: Path) -> None:
@@ -46,6 +53,7 @@ def test_plans_of_the_store_in_use(built_store: Path, tmp_path: Path) -> None:
     assert complete("run", "--target", "cpu", "u", env=env) == ["up"]
     assert complete("run", "--target", "h200", "u", env=env) == []
     assert complete("run", "--store", str(built_store), "d") == ["down"]
+    assert complete("run", "--store", f"https://nowhere:{built_store}", "d") == ["down"]
     (tmp_path / "cudnn-aot.toml").write_text(f'store = "{built_store}"')
     assert complete("run", "", cwd=tmp_path) == ["down", "up"]
     (tmp_path / "cudnn-aot.toml").write_text("wrong = 1")

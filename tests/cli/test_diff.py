@@ -28,6 +28,17 @@ def test_equal_stores(built_store: Path, store_copy: Path) -> None:
     assert json.loads(run_cli("diff", built_store, store_copy, "--json").stdout)["equal"] is True
 
 
+def test_a_pack_is_compared_as_the_folder(store_copy: Path, tmp_path: Path) -> None:
+    pack = tmp_path / "store.pack"
+    assert run_cli("pack", "--store", store_copy, "-o", pack).returncode == 0
+    done = run_cli("diff", pack, store_copy)
+    assert (done.returncode, done.stderr) == (0, "")
+    counted = json.loads(run_cli("ls", "--stats", "--store", pack, "--json").stdout)
+    want = json.loads(run_cli("ls", "--stats", "--store", store_copy, "--json").stdout)
+    (row,), (wanted,) = counted["targets"], want["targets"]
+    assert (row["plans"], row["bytes"]) == (wanted["plans"], wanted["bytes"])
+
+
 def test_what_one_lacks(tmp_path: Path) -> None:
     for name, numbers in (("a", (0, 1)), ("b", (1, 2, 3))):
         with StoreWriter(tmp_path / name) as writer:

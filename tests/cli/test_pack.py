@@ -12,7 +12,7 @@ from cudnn_aot import runtime
 @pytest.fixture(scope="module")
 def pack(tmp_path_factory: pytest.TempPathFactory, built_store: Path) -> Path:
     path = tmp_path_factory.mktemp("packed") / "store.pack"
-    done = run_cli("pack", built_store, "-o", path)
+    done = run_cli("pack", "--store", built_store, "-o", path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"{path}: ") and f"of {built_store}" in done.stdout
     return path
@@ -22,6 +22,7 @@ def test_pack_as_json(built_store: Path, pack: Path, tmp_path: Path) -> None:
     again = tmp_path / "again.pack"
     done = run_cli("pack", "-o", again, "--json", env={"CUDNN_AOT_STORE": str(built_store)})
     assert json.loads(done.stdout) == {
+        "format": 1,
         "store": str(built_store),
         "pack": str(again),
         "files": sum(path.is_file() for path in built_store.rglob("*")),
@@ -73,13 +74,13 @@ def test_damage_is_named_and_exits_1(pack: Path, store_copy: Path, tmp_path: Pat
     file = store_copy / "blobs" / "sha256" / blob[:2] / blob
     file.chmod(0o644)
     file.write_bytes(b"junk")
-    done = run_cli("pack", store_copy, "-o", tmp_path / "never.pack")
+    done = run_cli("pack", "--store", store_copy, "-o", tmp_path / "never.pack")
     assert_one_line_error(done, 1, "is damaged and is not packed", blob)
     assert not (tmp_path / "never.pack").exists()
 
 
 def test_foreign_files_are_left_out(store_copy: Path, pack: Path, tmp_path: Path) -> None:
     (store_copy / "notes.txt").write_text("mine")
-    done = run_cli("pack", store_copy, "-o", tmp_path / "store.pack")
+    done = run_cli("pack", "--store", store_copy, "-o", tmp_path / "store.pack")
     assert "left out 1 file not of the store" in done.stdout
     assert (tmp_path / "store.pack").read_bytes() == pack.read_bytes()

@@ -16,7 +16,7 @@ from cudnn_aot.cli.progress import Pace, format_left
 DRAW = """
 import time
 from cudnn_aot.cli.progress import show_progress
-from cudnn_aot.compiler.build.progress import Event, Stage
+from cudnn_aot.cache.progress import Event, Stage
 with show_progress(quiet=False) as progress:
     progress(Event(Stage.LOAD, 1, 1, "file.json"))
     for done in range(1, 7):
@@ -89,6 +89,42 @@ def test_a_build_on_a_terminal_and_in_a_pipe(tmp_path: Path) -> None:
     assert "\x1b" not in done.stderr + done.stdout
     done = run_cli(*arguments, tmp_path / "two", "--json")
     assert done.stderr == ""
+
+
+MANY = """
+import sys
+from cudnn_aot.cache.progress import Event, Stage
+from cudnn_aot.cli import progress
+progress.LINE_S = float(sys.argv[1])
+with progress.show_progress(quiet=False) as tell:
+    for number in range(40):
+        progress.time.sleep(0.02)
+        tell(Event(Stage.VERIFY, number, 40, f"file{number}"))
+"""
+
+
+def test_what_comes_by_the_thousand_is_a_line_now_and_then() -> None:
+    def lines(every_s: float) -> list[str]:
+        command = [sys.executable, "-c", MANY, str(every_s)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        return done.stderr.splitlines()
+
+    assert lines(60) == []
+    some = lines(0.1)
+    assert 1 < len(some) < 10
+    assert all(re.fullmatch(r"\[ ?\d+/40\] checking file\d+", line) for line in some)
+
+
+def test_a_bar_of_the_files_that_are_checked_and_sent(built_store: Path, tmp_path: Path) -> None:
+    program = str(Path(sys.executable).with_name("cudnn-aot"))
+    seen = on_terminal([program, "verify", "--store", str(built_store)], {})
+    assert "checking" in seen and re.search(r"\d+/1\d", bare(seen))
+    assert on_terminal([program, "verify", "--json", "--store", str(built_store)], {}) == ""
+    assert "\x1b" not in on_terminal([program, "verify", "--store", str(built_store)], {"CI": "1"})
+    pytest.importorskip("fsspec", reason="the extra `remote` is not installed")
+    url, cache = f"file://{tmp_path}/far", {"CUDNN_AOT_CACHE": str(tmp_path / "cache")}
+    assert "sending" in on_terminal([program, "push", url, "--store", str(built_store)], cache)
+    assert "receiving" in on_terminal([program, "pull", url, "-o", str(tmp_path / "got")], cache)
 
 
 def bare(text: str) -> str:

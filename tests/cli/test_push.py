@@ -35,8 +35,9 @@ def test_a_store_at_a_url_from_push_to_pull(stored, tmp_path, environment):
         assert ran.returncode == code, ran.stderr
         return json.loads(ran.stdout)
 
-    assert done("push", stored, url)["files_sent"] == 15
-    assert done("push", stored, url) == {
+    assert done("push", url, "--store", stored)["files_sent"] == 15
+    assert done("push", url, "--store", stored) == {
+        "format": 1,
         "store": str(stored),
         "place": url,
         "root_digest": root_digest,
@@ -73,7 +74,7 @@ def done_code(environment: dict[str, str], stored: Path) -> int:
 def test_an_image_from_push_to_pull(stored, tmp_path, environment):
     with run_registry(tmp_path / "registry") as registry:
         reference = f"{registry.host}/team/store:v1"
-        sent = run_cli("push", stored, reference, env=environment)
+        sent = run_cli("push", reference, "--store", stored, env=environment)
         assert sent.returncode == 0, sent.stderr
         counted, root, digest = sent.stdout.splitlines()
         assert counted.startswith(f"{reference}: sent 4 blobs of 4, ")
@@ -90,8 +91,11 @@ def test_an_image_from_push_to_pull(stored, tmp_path, environment):
     assert StoreReader(tmp_path / "one").targets() == ["cpu"]
     assert not (tmp_path / "bad").exists()
     gone = run_cli("pull", reference, "-o", tmp_path / "no", "--offline", env=environment)
-    assert_one_line_error(gone, 2, "needs a network")
-    assert_one_line_error(run_cli("push", stored, "host.x/A"), 2, "bad image 'host.x/A'")
+    assert_one_line_error(gone, 2, "needs a network: --offline says")
+    (tmp_path / "cudnn-aot.toml").write_text("offline = true")
+    gone = run_cli("push", reference, "--store", stored, cwd=tmp_path)
+    assert_one_line_error(gone, 2, "needs a network", "cudnn-aot.toml says to be offline")
+    assert_one_line_error(run_cli("push", "host.x/A", "--store", stored), 2, "bad image 'host.x/A'")
 
 
 def test_a_store_is_signed_and_trusted(stored, tmp_path, environment):
@@ -99,11 +103,11 @@ def test_a_store_is_signed_and_trusted(stored, tmp_path, environment):
     made = run_cli("sign", "--new-key", key, "--json")
     text = json.loads(made.stdout)["base64"]
     pulled = tmp_path / "store"
-    for arguments in (("push", stored, url), ("pull", url, "-o", pulled)):
+    for arguments in (("push", url, "--store", stored), ("pull", url, "-o", pulled)):
         assert run_cli(*arguments, env=environment).returncode == 0
     unsigned = run_cli("verify", "--store", pulled, "--trust", f"{key}.pub")
     assert_one_line_error(unsigned, 1, "is not trusted", "has not signed it")
-    assert run_cli("sign", pulled, "--key", key).returncode == 0
+    assert run_cli("sign", "--store", pulled, "--key", key).returncode == 0
     trusting = {**environment, "CUDNN_AOT_TRUST": text}
     for trust in (["--trust", f"{key}.pub"], ["--trust", text]):
         assert run_cli("verify", "--store", pulled, *trust).returncode == 0
@@ -114,7 +118,7 @@ def test_a_store_is_signed_and_trusted(stored, tmp_path, environment):
     refused = run_cli("pull", url, "-o", tmp_path / "no", "--trust", text, env=environment)
     assert_one_line_error(refused, 1, "is not trusted", "has not signed it")
     assert not (tmp_path / "no").exists()
-    assert run_cli("push", pulled, url, env=environment).returncode == 0
+    assert run_cli("push", url, "--store", pulled, env=environment).returncode == 0
     assert (
         run_cli("pull", url, "-o", tmp_path / "yes", "--trust", text, env=environment).returncode
         == 0
@@ -122,19 +126,19 @@ def test_a_store_is_signed_and_trusted(stored, tmp_path, environment):
     assert tree_digest(tmp_path / "yes") == tree_digest(pulled)
     with run_registry(tmp_path / "registry") as registry:
         image = f"{registry.host}/team/store"
-        assert run_cli("push", pulled, image, env=environment).returncode == 0
+        assert run_cli("push", image, "--store", pulled, env=environment).returncode == 0
         got = run_cli("pull", image, "-o", tmp_path / "image", env=trusting)
         assert got.returncode == 0, got.stderr
         part = run_cli("pull", image, "-o", tmp_path / "part", "-t", "cpu", env=trusting)
         assert part.returncode == 0, part.stderr
-        assert run_cli("push", stored, image, env=environment).returncode == 0
+        assert run_cli("push", image, "--store", stored, env=environment).returncode == 0
         refused = run_cli("pull", image, "-o", tmp_path / "none", env=trusting)
         assert_one_line_error(refused, 1, "is not trusted")
         assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.parametrize(
-    "arguments", [(), ("--key", "k", "--new-key", "k"), ("s", "--new-key", "k")]
+    "arguments", [(), ("--key", "k", "--new-key", "k"), ("--store", "s", "--new-key", "k")]
 )
 def test_sign_wants_one_thing(arguments, tmp_path):
     assert_one_line_error(run_cli("sign", *arguments, cwd=tmp_path), 2, "want either --key FILE")
@@ -143,8 +147,8 @@ def test_sign_wants_one_thing(arguments, tmp_path):
 
 def test_a_damaged_store_is_not_signed(stored, tmp_path):
     run_cli("sign", "--new-key", tmp_path / "key")
-    run_cli("push", stored, f"file://{tmp_path}/store")
+    run_cli("push", f"file://{tmp_path}/store", "--store", stored)
     next(tmp_path.glob("store/blobs/sha256/*/*")).unlink()
-    failed = run_cli("sign", tmp_path / "store", "--key", tmp_path / "key")
+    failed = run_cli("sign", "--store", tmp_path / "store", "--key", tmp_path / "key")
     assert_one_line_error(failed, 1, "faults, the first: ")
     assert not (tmp_path / "store" / "signatures").exists()

@@ -21,13 +21,13 @@ HOSTILE = "</script><script>document.title='got'</script><img src=x onerror=nosu
 
 
 def report(store: Path, page: Path, *arguments: object, code: int = 0) -> Path:
-    done = run_cli("report", store, "-o", page, *arguments)
+    done = run_cli("report", "--store", store, "-o", page, *arguments)
     assert done.returncode == code, done.stderr
     return page
 
 
 def document(store: Path, *arguments: object, code: int = 0) -> dict[str, Any]:
-    done = run_cli("report", store, "--json", *arguments)
+    done = run_cli("report", "--store", store, "--json", *arguments)
     assert done.returncode == code, done.stderr
     return json.loads(done.stdout)
 
@@ -296,15 +296,15 @@ def test_a_wrong_document(
     path = tmp_path / "wrong.json"
     if content is not None:
         path.write_text(content)
-    done = run_cli("report", built_store, "-o", tmp_path / "report.html", option, path)
+    done = run_cli("report", "--store", built_store, "-o", tmp_path / "report.html", option, path)
     assert_one_line_error(done, 2, str(path), fragment)
     assert not (tmp_path / "report.html").exists()
 
 
 def test_where_the_page_goes(built_store: Path, tmp_path: Path) -> None:
-    assert_one_line_error(run_cli("report", built_store), 2, "-o FILE", "--json")
+    assert_one_line_error(run_cli("report", "--store", built_store), 2, "-o FILE", "--json")
     absent = tmp_path / "absent" / "report.html"
-    assert_one_line_error(run_cli("report", built_store, "-o", absent), 2, str(absent))
+    assert_one_line_error(run_cli("report", "--store", built_store, "-o", absent), 2, str(absent))
     page = tmp_path / "report.html"
     page.write_text("old")
     done = run_cli("report", "-o", page, env={"CUDNN_AOT_STORE": str(built_store)})

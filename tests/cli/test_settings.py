@@ -1,5 +1,6 @@
 """Settings: flag before environment before config file before default, and `doctor` says which."""
 
+import base64
 import json
 import os
 import re
@@ -19,6 +20,8 @@ def settings(*flags: str, cwd: Path, env: dict[str, str] | None = None) -> dict[
     return {s["name"]: (s["value"], s["chosen_by"]) for s in json.loads(done.stdout)["settings"]}
 
 
+KEY = base64.b64encode(bytes(32)).decode()
+
 # name: (value in the config file, its text, value of the variable)
 GIVEN = {
     "target": ('["cpu", "h200"]', "cpu,h200", "h100"),
@@ -26,6 +29,11 @@ GIVEN = {
     "engines": ('"native"', "native", "native,cudnn"),
     "allow-declined": ('["all"]', "all", "cpu"),
     "forbid-compile": ("true", "1", "no"),
+    "executor": ('"ray"', "ray", "local"),
+    "ray-address": ('"head:6379"', "head:6379", "auto"),
+    "host": ('"x86_64-linux-gnu"', "x86_64-linux-gnu", "aarch64-linux-gnu"),
+    "offline": ("true", "1", "no"),
+    "trust": (f'"{KEY}"', KEY, f"{KEY}:{KEY}"),
 }
 
 
@@ -53,6 +61,33 @@ def test_the_store_from_each_source(tmp_path: Path) -> None:
     assert settings(cwd=inner, env=env)["store"] == ("elsewhere", "CUDNN_AOT_STORE")
     found = settings(cwd=inner)["store"]
     assert found == (str(tmp_path / "stores/mine"), str(tmp_path / "cudnn-aot.toml"))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ('"one"', "{0}/one"),
+        ('"one:/two"', "{0}/one:/two"),
+        ('["one", "https://host:80/x"]', "{0}/one:https://host:80/x"),
+        ('"s3://bucket/x:../pack"', "s3://bucket/x:{0}/../pack"),
+    ],
+)
+def test_layers_and_urls_in_the_config_file(value: str, text: str, tmp_path: Path) -> None:
+    """Relative paths start at its folder; URLs stay what they are."""
+    (tmp_path / "cudnn-aot.toml").write_text(f"store = {value}")
+    (tmp_path / "in").mkdir()
+    done = run_cli("doctor", "--json", "--offline", cwd=tmp_path / "in")
+    assert json.loads(done.stdout)["store"] == text.format(tmp_path), done.stderr
+
+
+def test_keys_of_the_config_file_are_trusted(tmp_path: Path, built_store: Path) -> None:
+    pytest.importorskip("cryptography", reason="the extra `trust` is not installed")
+    assert run_cli("sign", "--new-key", tmp_path / "key").returncode == 0
+    (tmp_path / "in").mkdir()
+    (tmp_path / "cudnn-aot.toml").write_text(f'store = "{built_store}"\ntrust = "key.pub"')
+    for command in (("ls",), ("run", "up"), ("verify",)):
+        done = run_cli(*command, cwd=tmp_path / "in")
+        assert_one_line_error(done, 1, "is not trusted", "has not signed it")
 
 
 def test_which_config_file_is_read(tmp_path: Path) -> None:
@@ -88,6 +123,8 @@ WRONG = {
     "allow_declined = 'x'": ("did you mean 'allow-declined'?",),
     "jobs = 1.5": ("jobs is 1.5, want a number, or a string",),
     "store = ''": ("store is '', want a string",),
+    "store = 'a::b'": ("store is 'a::b', want a string, paths or URLs",),
+    "trust = []": ("trust is [], want a string, paths of PEM files",),
     "forbid-compile = 'yes'": ("forbid-compile is 'yes', want true or false",),
     "target = [1]": ("target is [1], want a string, or a list of strings",),
     "store = [": ("is not TOML",),
@@ -142,9 +179,14 @@ def test_every_flag_is_an_option_of_the_commands_that_read_it() -> None:
     for row in SETTINGS:
         assert set(row.verbs) <= set(COMMANDS)
         if row.flag:
-            assert all({row.flag, row.name} & options[verb] for verb in row.verbs), row.name
+            verbs = WITH_FLAG.get(row.name, row.verbs)
+            assert set(verbs) <= set(row.verbs)
+            assert all(row.flag in options[verb] for verb in verbs), row.name
     (store,) = (row for row in SETTINGS if row.name == "store")
     assert {name for name in COMMANDS if {"--store", "store"} & options[name]} == set(store.verbs)
+
+
+WITH_FLAG = {"trust": ("verify", "pull")}  # what else trusts takes it from elsewhere
 
 
 INTERNAL = {"CUDNN_AOT_RECORD_SPOOL"}  # of the recorder, to the processes that it starts

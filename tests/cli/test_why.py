@@ -53,7 +53,7 @@ def test_a_stored_plan_of_cudnn_s_is_told_too(
 
 def test_an_absent_graph_names_the_nearest_and_the_field(built_store: Path, tmp_path: Path) -> None:
     path = write_graph(tmp_path, linear_graph("mine", 72))
-    text = run_cli("why", path, "-t", "cpu,h200", "-o", built_store).stdout
+    text = run_cli("why", path, "-t", "cpu,h200", "--store", built_store).stdout
     assert "does not have it" in text
     assert "the nearest there is 'up', which is of the same kind; the difference is" in text
     assert "dim[2] of 'B': here 72, there 64" in text

@@ -30,3 +30,8 @@ def test_documented_commands_exist() -> None:
         assert shown.startswith(f"Usage: cudnn-aot {verb}"), verb
         for option in re.findall(r"(--[a-z-]+)", rest.split("#")[0]):
             assert option in shown, (verb, option)
+
+
+def test_every_page_is_listed() -> None:
+    linked = set(re.findall(r"\(docs/([\w-]+\.md)\)", README.read_text(encoding="utf-8")))
+    assert linked == {page.name for page in (README.parent / "docs").glob("*.md")}

@@ -14,6 +14,7 @@ TYPES: dict[str, dict[str, Any]] = {
     "boolean": {"type": "boolean"},
     "digest": {"type": "string", "pattern": "^[0-9a-f]{64}$"},
     "any": {},
+    "boolean or null": {"type": ["boolean", "null"]},
     "string or null": {"type": ["string", "null"]},
     "integer or null": {"type": ["integer", "null"]},
     "number or null": {"type": ["number", "null"]},

@@ -1,4 +1,4 @@
-"""What a build tells while it runs; the driver itself prints nothing."""
+"""What long work tells while it goes on; who does it prints nothing."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,11 +6,14 @@ from enum import Enum
 
 
 class Stage(str, Enum):
-    """Where the build is."""
+    """What is being done."""
 
     LOAD = "load"  # one event per graph file read
     PLAN = "plan"  # one event per graph and target planned or found unchanged
     COMPILE = "compile"  # one event per distinct kernel compiled, found or failed
+    VERIFY = "verify"  # one event per file of a store that was checked
+    SEND = "send"  # one event per file or layer that is there now
+    RECEIVE = "receive"  # one event per file or layer that is here now
     NOTE = "note"  # something a person may want to know while waiting
 
 
