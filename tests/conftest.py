@@ -1,11 +1,17 @@
 """Small graphs and a store built from them by the real command line."""
 
 import importlib.util
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
+import filelock
 import pytest
 from cli_process import linear_graph, run_cli, write_graph
+
+ROOT = Path(__file__).resolve().parents[1]
 
 # The GPU tests import torch, which a machine without a GPU need not have.
 collect_ignore = [] if importlib.util.find_spec("torch") else ["gpu"]
@@ -34,3 +40,31 @@ def store_copy(tmp_path: Path, built_store: Path) -> Path:
     copy = tmp_path / "store"
     shutil.copytree(built_store, copy, copy_function=shutil.copy2)
     return copy
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this checkout, built once for all processes of a test run."""
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    folder = shared / "wheel"
+    with filelock.FileLock(shared / "wheel.lock"):
+        if not (folder / "ready").exists():
+            _build_wheel(folder)
+    (built,) = (folder / "dist").glob("*.whl")
+    return built
+
+
+def _build_wheel(folder: Path) -> None:
+    source = folder / "source"
+    files = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(files, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in listed.splitlines():
+        if (ROOT / name).is_file():
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, source / name)
+    pip = (sys.executable, "-m", "pip", "-q", "wheel", "--no-deps", "--no-build-isolation")
+    done = subprocess.run([*pip, "-w", folder / "dist", source], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (folder / "ready").touch()

@@ -34,21 +34,12 @@ def run(*command: object, **options: object) -> str:
 
 
 @pytest.fixture(scope="session")
-def serving_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def serving_python(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Path:
     """Interpreter of a fresh environment with the wheel and what the wheel requires."""
     folder = tmp_path_factory.mktemp("serving")
-    source = folder / "source"
-    listed = run("git", "ls-files", "--cached", "--others", "--exclude-standard", cwd=ROOT)
-    for name in listed.splitlines():
-        if (ROOT / name).is_file():
-            (source / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, source / name)
-    pip = (sys.executable, "-m", "pip", "-q")
-    run(*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", folder / "dist", source)
     run(sys.executable, "-m", "venv", "--without-pip", folder / "venv")
     python = folder / "venv" / "bin" / "python"
-    (wheel,) = (folder / "dist").glob("*.whl")
-    run(*pip, "--python", python, "install", wheel)
+    run(sys.executable, "-m", "pip", "-q", "--python", python, "install", wheel)
     return python
 
 
