@@ -47,7 +47,6 @@ demo: $(VENV)/compile.ready
 
 test: $(VENV)/test.ready lint
 	@scripts/test_services.sh
-	@scripts/test_services.sh
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m 'not gpu' $(TESTS)
 
 # Threads wait for each other some ten times longer under their sanitizer: only tests that have any.
