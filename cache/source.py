@@ -162,11 +162,6 @@ def add_recipe_folders(folders: Iterable[str]) -> None:
     path.extend(folder for folder in folders if folder not in path)
 
 
-def project_folders() -> list[Path]:
-    """Every folder that modules of the project are found in."""
-    return [*map(Path, importlib.import_module(PROJECT).__path__), *recipe_folders()]
-
-
 def _relative(module: str) -> str:
     return module[len(RECIPES) + 1 :].replace(".", "/") + ".py"
 

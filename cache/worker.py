@@ -11,9 +11,10 @@ streams are moved away first, and what they print goes to stderr, which the pool
 A worker refuses a kernel that was planned with other sources or another toolchain than its own, so
 that a key never names what other tools made, wherever the worker runs.
 
-A kernel may read its source closure and nothing else of the project. An audit hook refuses opening
-or importing any other project file, and starting a process that could; sources are read, never
-cached byte code; the digest is taken again before and after the compile.
+A kernel may read its source closure, the DSL, tvm-ffi and the standard library, whose versions its
+key has or which change no byte. An audit hook refuses any other file, folder or module, and what
+could get at one, a process or a socket; sources are read, never cached byte code; the digest is
+taken again before and after the compile.
 
 The worker ends when stdin closes, in the middle of a compile too: it never outlives its pool.
 """
@@ -21,8 +22,10 @@ The worker ends when stdin closes, in the middle of a compile too: it never outl
 from __future__ import annotations
 
 import argparse
+import builtins
 import contextlib
 import importlib
+import importlib.util
 import json
 import linecache
 import os
@@ -30,11 +33,14 @@ import queue
 import re
 import shutil
 import sys
+import sysconfig
 import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from types import FrameType, ModuleType
 from typing import Any, TextIO
 
 from cudnn_aot.cache import export
@@ -44,7 +50,6 @@ from cudnn_aot.cache.source import (
     SourceClosure,
     add_recipe_folders,
     forget_scans,
-    project_folders,
     source_closure,
     split_template,
 )
@@ -54,78 +59,235 @@ from cudnn_aot.errors import CompileError
 _SAYS_NOTHING = re.compile(r"could not be resolved|\U0001f9ca|\U0001f4a5")  # ice: an internal error
 _NOTE = re.compile(r"^\s*= note: *(.+?) *$", re.MULTILINE)
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
-_STARTS_PROCESS = frozenset(
-    ("subprocess.Popen", "os.system", "os.fork", "os.forkpty", "os.posix_spawn", "os.exec")
-)
+# Audit events, by what is judged of them.
+_READS = ("open", "os.link", "os.rename", "os.getxattr", "os.listxattr", "sqlite3.connect")
+_LISTS = ("os.listdir", "os.scandir")
+_ACTS = {
+    **dict.fromkeys(
+        ("subprocess.Popen", "os.system", "os.fork", "os.forkpty", "os.posix_spawn", "os.exec"),
+        "starts a process",
+    ),
+    **dict.fromkeys(
+        ("socket.__new__", "socket.getaddrinfo", "socket.gethostbyname", "socket.gethostname"),
+        "asks the network",
+    ),
+}
+# What a kernel module imports: a key has the versions of these and of no other package.
+_IMPORTABLE = sys.stdlib_module_names | {PROJECT, "cutlass", "tvm_ffi"}
+_PACKAGE_FOLDERS = ("site-packages", "dist-packages")
+_READING_IMPORT = vars(importlib.import_module("_frozen_importlib_external"))
+_IMPORTING = (_READING_IMPORT, vars(importlib.import_module("_frozen_importlib")), vars(importlib))
 
 
 class Guard:
-    """The audit hook's state: what the kernel being compiled may read of the project."""
+    """The audit hook's state: what the kernel being compiled may read and import.
+
+    It keeps honest templates honest. What raises no audit event passes: `os.stat`, the clock, what
+    a C library opens, a module of the DSL's that is taken out of `sys.modules`.
+    """
 
     def __init__(self, home: Path) -> None:
         self.violation: str | None = None
-        self._home = f"{_real(home)}{os.sep}"
-        self._files: frozenset[str] | None = None
+        self._is_on = False
+        self._files: frozenset[str] = frozenset()
         self._modules: frozenset[str] = frozenset()
-        folders = {_real(folder) for folder in project_folders()}
-        prefixes = {_real(prefix) for prefix in (sys.prefix, sys.base_prefix)}
-        # A virtual environment inside a checkout is not the project.
-        self._roots = [
-            (f"{folder}{os.sep}", [f"{p}{os.sep}" for p in prefixes if _within(p, folder)])
-            for folder in folders
-        ]
+        self._home = _prefixes([_real(home)])
+        tools, library = _tool_folders(), _library_folders()
+        # As they are spelled too: most files are then judged without asking the file system.
+        self._tools = _prefixes([*tools, *map(_real, tools)])
+        self._library = _prefixes([*library, *map(_real, library)])
+        self._packages = _prefixes(
+            [f"{folder}{name}" for folder in self._library for name in _PACKAGE_FOLDERS]
+        )
+        self._installed = _prefixes(_package_folders(tools))
+        self._project = _prefixes(f"{folder}{PROJECT}" for folder in self._installed)
+        self._judges: dict[str, Callable[[tuple[Any, ...]], None]] = {
+            "import": self._judge_import,
+            "ctypes.dlopen": self._judge_library,
+            **dict.fromkeys(_READS, self._judge_file),
+            **dict.fromkeys(_LISTS, self._judge_listing),
+            **{event: partial(self._refuse, f"{act} ({event})") for event, act in _ACTS.items()},
+        }
         sys.addaudithook(self._audit)
 
-    def start(self, closure: SourceClosure, output: Path) -> None:
+    @contextlib.contextmanager
+    def watch(self, closure: SourceClosure, output: Path) -> Iterator[None]:
+        """Within it a kernel reads ``closure`` and the tools, and writes ``output``."""
         packages = {PROJECT, RECIPES}
         for name, _ in closure.modules:
             parts = name.split(".")
             packages.update(".".join(parts[:end]) for end in range(3, len(parts)))
-        self.violation = None
         self._modules = frozenset(packages | {name for name, _ in closure.modules})
         # Error messages quote the lines of the two files that call the template.
-        calling = (Path(__file__), Path(export.__file__))
-        self._files = frozenset(_real(path) for path in (*closure.files, *calling, output))
+        files = (*closure.files, Path(__file__), Path(export.__file__), output)
+        self._files = frozenset({*map(str, files), *map(_real, files)})
+        self.violation = None
+        self._empty_home()
+        with _hidden_project(), self._checked_imports():
+            self._is_on = True
+            try:
+                yield
+            finally:
+                self._is_on = False
 
-    def stop(self) -> None:
-        self._files = None
+    def _empty_home(self) -> None:
+        """Start where every kernel starts, with nothing that another one has left."""
+        home = Path(self._home[0])
+        os.chdir(home)
+        for entry in home.iterdir():
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
 
     def check(self) -> None:
         if self.violation is not None:
             raise CompileError(self.violation)
 
-    def _audit(self, event: str, args: tuple[Any, ...]) -> None:
-        if self._files is None:
-            return
-        if event == "open":
-            if isinstance(args[0], (str, bytes)):
-                self._check_file(_real(os.fsdecode(args[0])))
-        elif event == "import":
-            name = args[0]
-            if name.startswith(f"{PROJECT}.") and name not in self._modules:
+    @contextlib.contextmanager
+    def _checked_imports(self) -> Iterator[None]:
+        """Ask by name too: to import what the DSL has loaded, as numpy, raises no audit event."""
+        statement, function = builtins.__import__, importlib.import_module
+
+        def check(name: str, importer: Mapping[str, Any]) -> None:
+            if _is_recipe(importer) and name.partition(".")[0] not in _IMPORTABLE:
                 self._refuse(f"imports {name}")
-        elif event in _STARTS_PROCESS:
-            self._refuse(f"starts a process ({event})")
 
-    def _check_file(self, path: str) -> None:
-        assert self._files is not None
-        if path in self._files or path.startswith(self._home):
+        def import_statement(
+            name: str,
+            globals: Mapping[str, Any] | None = None,  # callers name these arguments
+            locals: Mapping[str, Any] | None = None,
+            fromlist: Sequence[str] | None = (),
+            level: int = 0,
+        ) -> ModuleType:
+            if level == 0:
+                check(name, sys._getframe(1).f_globals if globals is None else globals)
+            return statement(name, globals, locals, fromlist, level)
+
+        def import_function(name: str, package: str | None = None) -> ModuleType:
+            full = importlib.util.resolve_name(name, package)
+            self._judge_import((full,))  # a call raises no event, whether or not it is loaded
+            check(full, sys._getframe(1).f_globals)
+            return function(full)
+
+        builtins.__import__, importlib.import_module = import_statement, import_function
+        try:
+            yield
+        finally:
+            builtins.__import__, importlib.import_module = statement, function
+
+    def _audit(self, event: str, args: tuple[Any, ...]) -> None:
+        if self._is_on and (judge := self._judges.get(event)) is not None:
+            judge(args)
+
+    def _judge_import(self, args: tuple[Any, ...]) -> None:
+        name = args[0]
+        if name.startswith(f"{PROJECT}.") and name not in self._modules:
+            self._refuse(f"imports {name}")
+
+    def _judge_library(self, args: tuple[Any, ...]) -> None:
+        if isinstance(args[0], (str, bytes)) and os.sep in os.fsdecode(args[0]):
+            self._judge_file(args)  # a name without a folder is a library of the system's
+
+    def _judge_listing(self, args: tuple[Any, ...]) -> None:
+        # Where an import looks for a module is no input: the module itself is judged.
+        if _importer() is None:
+            self._judge_file(args)
+
+    def _judge_file(self, args: tuple[Any, ...]) -> None:
+        if isinstance(args[0], int):  # judged when it was opened
             return
-        for root, outside in self._roots:
-            if path.startswith(root) and not path.startswith(tuple(outside)):
-                self._refuse(f"opens {path[len(root) :]}")
+        spelled = os.path.abspath(os.fsdecode("." if args[0] is None else args[0]))  # noqa: PTH100
+        if spelled in self._files or self._is_tool(spelled):
+            return
+        path = _real(spelled)
+        if path in self._files or self._is_tool(path) or _lies_in(path, self._home):
+            return
+        importer = _importer()
+        # A module that the DSL imports late, or one of its own does.
+        if importer and not _is_recipe(importer) and _lies_in(spelled, self._installed):
+            if not _lies_in(spelled, self._project):
+                return
+        self._refuse(f"opens {spelled}")
 
-    def _refuse(self, what: str) -> None:
-        self.violation = f"the kernel {what}, which its source digest does not cover"
+    def _is_tool(self, path: str) -> bool:
+        return _lies_in(path, self._tools) or (
+            _lies_in(path, self._library) and not _lies_in(path, self._packages)
+        )
+
+    def _refuse(self, what: str, _: object = None) -> None:
+        if self.violation is None:  # the first is the template's; others may follow from it
+            self.violation = f"the kernel {what}, which its source digest does not cover"
         raise CompileError(self.violation)
+
+
+@contextlib.contextmanager
+def _hidden_project() -> Iterator[None]:
+    """Leave a template no module of ours that is loaded: to take one raises no audit event."""
+    hidden = {name: module for name, module in sys.modules.items() if _is_ours(name)}
+    for name in hidden:
+        del sys.modules[name]
+    sys.modules["__main__"] = ModuleType("__main__")
+    for name in (PROJECT, RECIPES):  # where the closure's modules are looked for
+        sys.modules[name] = ModuleType(name)
+        sys.modules[name].__path__ = hidden[name].__path__
+    try:
+        yield
+    finally:
+        sys.modules.update(hidden)
+
+
+def _is_ours(module: str) -> bool:
+    return module in (PROJECT, "__main__") or module.startswith(f"{PROJECT}.")
+
+
+def _tool_folders() -> list[str]:
+    """What the versions in a key, or nothing at all, stand for."""
+    found = importlib.util.find_spec("tvm_ffi")
+    places = (found.submodule_search_locations or []) if found else []
+    # Byte code is looked for below the null device, where there is none.
+    return [str(dsl_folder()), *places, os.devnull]
+
+
+def _package_folders(tools: Iterable[str]) -> list[str]:
+    """Where packages that the tools need are installed: beside the tools, as a rule."""
+    beside = [os.path.dirname(folder) for folder in tools if folder != os.devnull]  # noqa: PTH120
+    return beside + [entry for entry in sys.path if entry.endswith(_PACKAGE_FOLDERS)]
+
+
+def _library_folders() -> list[str]:
+    """The standard library; packages of others may lie in it."""
+    paths = sysconfig.get_paths()
+    return [paths["stdlib"], paths["platstdlib"]]
+
+
+def _importer() -> Mapping[str, Any] | None:
+    """The globals of what imports a module, if this is called from within an import."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_globals is globals():
+        frame = frame.f_back
+    if frame is None or frame.f_globals is not _READING_IMPORT:
+        return None
+    while frame is not None and any(frame.f_globals is names for names in _IMPORTING):
+        frame = frame.f_back
+    return None if frame is None else frame.f_globals
+
+
+def _is_recipe(importer: Mapping[str, Any]) -> bool:
+    return str(importer.get("__name__")).startswith(f"{RECIPES}.")
+
+
+def _prefixes(folders: Iterable[str]) -> tuple[str, ...]:
+    return tuple(f"{folder.rstrip(os.sep)}{os.sep}" for folder in folders)
+
+
+def _lies_in(path: str, folders: tuple[str, ...]) -> bool:
+    """Whether a path is one of the folders, which end in a separator, or below one."""
+    return f"{path}{os.sep}".startswith(folders)
 
 
 def _real(path: str | Path) -> str:
     return os.path.realpath(path)
-
-
-def _within(path: str, folder: str) -> bool:
-    return path.startswith(f"{folder}{os.sep}")
 
 
 class _Refused(CompileError):
@@ -142,8 +304,7 @@ def compile_kernel(
         module, function = split_template(job["template"])
         closure = _current_closure(job)
         _forget_recipes()
-        guard.start(closure, Path(job["output"]))
-        try:
+        with guard.watch(closure, Path(job["output"])):
             _import_sources(closure)
             smem_bytes = export.export(
                 module,
@@ -154,8 +315,6 @@ def compile_kernel(
                 tuple(job["options"]),
                 Path(job["output"]),
             )
-        finally:
-            guard.stop()
         guard.check()  # the template may have swallowed the refusal
         _check_loaded(closure)
         _current_closure(job)

@@ -25,6 +25,7 @@ from cudnn_aot.cli.output import complain, print_json, say
 from cudnn_aot.cli.settings import DEFAULT, Choice, choose
 from cudnn_aot.cli.table import format_bytes, format_table, plural
 from cudnn_aot.compiler.build.summary import BuildSummary, GraphResult, Status
+from cudnn_aot.compiler.target.target import load_targets, need_builder
 from cudnn_aot.errors import UsageError, did_you_mean
 
 
@@ -103,6 +104,11 @@ def build(
     choice = choose_store(store)
     workers = _parse_jobs(choose("jobs", jobs))
     where = choose("executor", executor).value
+    host_name = choose("host", host).value or None
+    is_forbidden = choose("forbid-compile").is_on
+    providers = choose_list("engines", engines).names
+    if "native" in providers and not is_forbidden:
+        need_builder(load_targets(names, host_name).values())  # before what takes long to import
     from cudnn_aot.cli.progress import show_progress
     from cudnn_aot.compiler.build.driver import build as build_store
 
@@ -115,11 +121,11 @@ def build(
             names,
             choice.path,
             jobs=workers,
-            forbid_compile=choose("forbid-compile").is_on,
+            forbid_compile=is_forbidden,
             tuning=choose("tuning", tuning).value or None,
             progress=progress,
-            engines=choose_list("engines", engines).names,
-            host=choose("host", host).value or None,
+            engines=providers,
+            host=host_name,
             executor=where,
             ray_address=_ray_address(choose("ray-address", ray_address), where),
             shard=shard,

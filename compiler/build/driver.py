@@ -45,8 +45,7 @@ from cudnn_aot.compiler.planning.plan import hints, plan_graph, plan_key
 from cudnn_aot.compiler.planning.planned import Planned
 from cudnn_aot.compiler.planning.providers import provider_order
 from cudnn_aot.compiler.planning.tuning import Tuning, load_tuning
-from cudnn_aot.compiler.target.host import why_not_built_here
-from cudnn_aot.compiler.target.target import Target, load_target
+from cudnn_aot.compiler.target.target import Target, load_targets, need_builder
 from cudnn_aot.errors import CompileError, UsageError, cudnnGraphNotSupportedError
 
 if TYPE_CHECKING:
@@ -132,9 +131,9 @@ def build(
     if not targets:
         raise UsageError("no target given: name at least one")
     engines = check_providers(engines)
-    loaded_targets = _load_targets(targets, host)
+    loaded_targets = load_targets(targets, host)
     if "native" in engines and not forbid_compile:
-        _need_builder(loaded_targets)
+        need_builder(loaded_targets.values())
     measured = None if tuning is None else load_tuning(tuning)
     choice = ExecutorChoice(executor, jobs, ray_address)
     part = None if shard is None else parse_shard(shard)
@@ -186,23 +185,6 @@ def _cudnn(engines: Sequence[str]) -> Cudnn | None:
     from cudnn_aot.compiler.planning.cudnn import Cudnn
 
     return Cudnn()
-
-
-def _load_targets(names: Sequence[str], host: str | None) -> dict[str, Target]:
-    loaded: dict[str, Target] = {}
-    for target in (load_target(name, host) for name in names):
-        if loaded.setdefault(target.name, target) != target:
-            raise UsageError(
-                f"two different descriptors are named {target.name!r}: give one another name"
-            )
-    return loaded
-
-
-def _need_builder(targets: Mapping[str, Target]) -> None:
-    """Refuse at once what would fail at the first kernel, after all the planning."""
-    for target in targets.values():
-        if fault := why_not_built_here(target.host_triple):
-            raise CompileError(f"target {target.name}: {fault}")
 
 
 def _for_targets(

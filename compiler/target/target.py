@@ -8,15 +8,20 @@ requirement, not by name.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
 from cudnn_aot.compiler.target.flavor import driver_min, why_not_arch
-from cudnn_aot.compiler.target.host import parse_host, why_not_host
-from cudnn_aot.errors import UsageError, did_you_mean
+from cudnn_aot.compiler.target.host import LEVELS, parse_host, why_not_built_here, why_not_host
+from cudnn_aot.errors import CompileError, UsageError, did_you_mean
 
 DATA_DIR = Path(__file__).parent / "data"
+
+# A file system takes 255 bytes, and `--host` and the store add to it.
+_NAME_MAX = 128
+_NUMBER_MAX = 2**63 - 1  # the runtime reads 64 bits
 
 # Architectures that the compiler knows; an unknown one would die inside it as a bare KeyError.
 GPU_ARCHES = (
@@ -143,6 +148,32 @@ def load_target(name: str, host: str | None = None) -> Target:
     return target.on_host(host)
 
 
+def load_targets(names: Iterable[str], host: str | None = None) -> dict[str, Target]:
+    """Name -> target, of each that `load_target` finds.
+
+    Raises:
+        UsageError: as of `load_target`, or two descriptors have one name.
+    """
+    loaded: dict[str, Target] = {}
+    for target in (load_target(name, host) for name in names):
+        if loaded.setdefault(target.name, target) != target:
+            raise UsageError(
+                f"two different descriptors are named {target.name!r}: give one another name"
+            )
+    return loaded
+
+
+def need_builder(targets: Iterable[Target]) -> None:
+    """Refuse at once what would fail at the first kernel, after all the planning.
+
+    Raises:
+        CompileError: this machine compiles for no host of that kind.
+    """
+    for target in targets:
+        if fault := why_not_built_here(target.host_triple):
+            raise CompileError(f"target {target.name}: {fault}")
+
+
 def target_from(document: Any, source: str) -> Target:
     """The target that a parsed descriptor describes; ``source`` names it in messages.
 
@@ -186,6 +217,17 @@ def _why_not(document: dict[str, Any]) -> str | None:
     arch, flavor, floor = (document[field] for field in ("gpu_arch", "dsl_flavor", "driver_min"))
     if fault := why_not_host(document["host_triple"], document["host_level"]):
         return fault
+    name, own = document["name"], document["host_triple"].partition("-")[0]
+    if len(name) > _NAME_MAX:
+        return f"name has {len(name)} characters, want {_NAME_MAX} or fewer: it names a folder"
+    for processor in (triple.partition("-")[0] for triple in LEVELS):
+        if name.endswith(f"-{processor}") and processor != own:
+            return (
+                f"name is {name!r}, which --host gives to a target of {processor} hosts, not {own}"
+            )
+    for field in ("sm_count", "l2_bytes", "smem_optin_bytes", "driver_min"):
+        if document[field] > _NUMBER_MAX:
+            return f"{field} is {document[field]}, want {_NUMBER_MAX} or less"
     if document["kind"] == "cpu":
         driver_min(flavor)  # a flavour that is none
         return f"gpu_arch is {arch!r}, want '' for a cpu" if arch else None

@@ -1,6 +1,8 @@
 """Targets, hosts and descriptors on the command line."""
 
 import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -108,6 +110,26 @@ def test_without_a_gpu_it_is_one_line() -> None:
 
 
 # Hosts
+
+
+def test_the_refusal_of_a_host_imports_no_compiler(tmp_path: Path) -> None:
+    """It takes a tenth of a second: neither the graph, which is none, nor the DSL is looked at."""
+    (tmp_path / "bad.json").write_text("no graph")
+    line = ["build", str(tmp_path / "bad.json"), "-t", "h200", "--host", OTHER_TRIPLE]
+    code = (
+        "import json, sys, time\n"
+        "from cudnn_aot.cli.main import main\n"
+        f"exit_code = main({[*line, '--store', str(tmp_path / 'store')]!r})\n"
+        "print(json.dumps([exit_code, time.process_time(), sorted(sys.modules)]))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    exit_code, processor_s, modules = json.loads(done.stdout)
+    assert exit_code == 1
+    assert "cannot compile for the host" in done.stderr
+    assert processor_s < 1
+    packages = ("cudnn_aot.compiler.graph", "cudnn_aot.compiler.planning", "cudnn_aot.cache.pool")
+    heavy = ("cutlass", "numpy", "cudnn_aot.compiler.build.driver", *packages)
+    assert [name for name in modules if name.startswith(heavy)] == []
 
 
 def test_a_builder_refuses_another_processor_before_it_does_anything(tmp_path: Path) -> None:

@@ -1,10 +1,14 @@
 """Templates that do what a template must not; each gives its own one-line error."""
 
 import contextlib
+import ctypes
 import importlib
+import importlib.util
 import os
 import signal
+import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -70,6 +74,96 @@ def imports_by_name(params):
     return good(params)
 
 
+def imports_what_is_loaded(params):
+    importlib.import_module("cudnn_aot.cache.toolchain")
+    return good(params)
+
+
+def takes_what_is_loaded(params):
+    return good({"scale": len(sys.modules["cudnn_aot.errors"].__doc__)})
+
+
+def takes_the_worker(params):
+    return good({"scale": len(sys.modules["__main__"].toolchain("cu12"))})
+
+
+def imports_another_project(params):
+    import numpy
+
+    return good({"scale": numpy.pi})
+
+
+def imports_another_project_by_name(params):
+    return good({"scale": importlib.import_module("numpy").pi})
+
+
+def loads_another_project(params):
+    spec = importlib.util.find_spec("click")
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    return good(params)
+
+
+def lists_a_folder(params):
+    return good({"scale": len(os.listdir(_TABLE.parent))})  # noqa: PTH208  (it is the event)
+
+
+def scans_a_folder(params):
+    return good({"scale": len(list(_TABLE.parent.glob("*.txt")))})
+
+
+def opens_beside_a_folder(params):
+    folder = os.open(_TABLE.parent, os.O_RDONLY)
+    os.open(_TABLE.name, os.O_RDONLY, dir_fd=folder)
+    return good(params)
+
+
+def reads_from_its_folder(params):
+    os.chdir(_TABLE.parent)
+    return good({"scale": float(Path(_TABLE.name).read_text())})
+
+
+def reads_through_a_link(params):
+    Path("link").symlink_to(_TABLE)
+    return good({"scale": float(Path("link").read_text())})
+
+
+def links_a_file(params):
+    Path("own").hardlink_to(_TABLE)
+    return good({"scale": float(Path("own").read_text())})
+
+
+def reads_outside(params):
+    return good({"scale": float(Path(params["file"]).read_text())})
+
+
+def loads_a_library(params):
+    ctypes.CDLL(params["file"])
+    return good(params)
+
+
+def reads_the_machine(params):
+    return good({"scale": len(Path("/proc/cpuinfo").read_text())})
+
+
+def asks_the_network(params):
+    return good({"scale": len(socket.gethostname())})
+
+
+def uses_what_it_may(params):
+    """The standard library, the DSL, tvm-ffi, its own source and its own folder."""
+    own = Path("scratch")
+    own.mkdir()
+    (own / "note").write_text(Path(__file__).read_text())
+    json_tool = importlib.import_module("json.tool")
+    import cutlass.pipeline
+    import tvm_ffi
+
+    assert "uses_what_it_may" in (own / "note").read_text()
+    assert [path.name for path in own.iterdir()] == ["note"]
+    assert json_tool and tvm_ffi and cutlass.pipeline
+    return good(params)
+
+
 def starts_a_process(params):
     subprocess.run(["true"], check=True)
     return good(params)
@@ -88,24 +182,18 @@ def dies(params):
 
 
 def dies_once(params):
-    """Notes how many workers its pool has, and lives if it is not the first to do so."""
-    marker = Path(params["marker"])
-    if not marker.exists():
-        time.sleep(1.5)  # until its neighbour is at work
-    with marker.open("a") as stream:
-        stream.write(f"{_workers_beside()}\n")
-    if marker.read_text().count("\n") == 1:
-        dies(params)
-    return good(params)
+    """Says that it runs with a FIFO beside ``marker``, and lives if it is not the first to do so.
 
-
-def _workers_beside():
-    """Workers of one pool have their folders beside each other."""
-    count = 0
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            count += (process / "cwd").readlink().parent == Path.cwd().parent
-    return count
+    A FIFO, since a kernel may neither look for another file nor open one.
+    """
+    try:
+        os.mkfifo(params["marker"])
+    except FileExistsError:
+        os.mkfifo(params["marker"] + "-again")
+        time.sleep(0.5)  # to be seen
+        return good(params)
+    time.sleep(1.5)  # until its neighbour is at work
+    return dies(params)
 
 
 def aborts(params):
