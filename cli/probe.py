@@ -13,8 +13,9 @@ from typing import Any
 
 import click
 
+from cudnn_aot.cli.files import publish
 from cudnn_aot.cli.options import json_option
-from cudnn_aot.cli.output import complain, print_json, say
+from cudnn_aot.cli.output import complain, print_json
 from cudnn_aot.compiler.target.flavor import FLAVORS, driver_min, why_not_arch
 from cudnn_aot.compiler.target.host import parse_host, this_triple
 from cudnn_aot.compiler.target.target import GPU_ARCHES, Target, known_targets, target_from
@@ -59,11 +60,11 @@ def probe(
         print_json(target.descriptor())
         return
     text = json.dumps(target.descriptor(), indent=2) + "\n"
-    Path(output).write_text(text, encoding="utf-8")
+    tell = publish(Path(output), text, "the descriptor")
     if as_json:
         print_json({"file": output, "target": target.descriptor()})
     else:
-        say(f"{target.name}: {target.gpu_arch} with {target.sm_count} SMs, written to {output}")
+        tell(f"{target.name}: {target.gpu_arch} with {target.sm_count} SMs, written to {output}")
 
 
 def describe(attributes: Mapping[str, Any], name: str | None, triple: str, level: str) -> Target:

@@ -6,6 +6,7 @@ import click
 
 from cudnn_aot.cache.trust import load_private_key, new_private_key, public_pem, sign_digest
 from cudnn_aot.cache.writer import StoreWriter
+from cudnn_aot.cli.files import publish
 from cudnn_aot.cli.options import choose_store, json_option
 from cudnn_aot.cli.output import print_json, say
 from cudnn_aot.errors import DamagedError, UsageError
@@ -30,7 +31,7 @@ def sign(store: str | None, key: str | None, new_key: str | None, as_json: bool)
         path = Path(new_key)
         public = new_private_key(path)
         public_path = path.with_name(path.name + ".pub")
-        public_path.write_bytes(public_pem(public))
+        publish(public_path, public_pem(public).decode("ascii"), "the public key")
         if as_json:
             made = {"key": str(path), "public_key": str(public_path), "key_id": public.id}
             print_json({**made, "base64": str(public)})
