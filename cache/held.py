@@ -37,7 +37,8 @@ PRUNING = 3 << 56
 
 _POLL_S = 0.02
 _NOTICE_AFTER_S = 2.0
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL)
+# What file systems without locks say when asked for one.
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL)
 _FLOCK = "hhqqi4x"  # struct flock of 64-bit Linux: type, whence, start, length, pid
 
 # Told while one waits: seconds so far.
@@ -91,7 +92,7 @@ class Marks:
         try:
             fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, request)
         except OSError as error:
-            if error.errno not in _NO_LOCKS:
+            if error.errno not in NO_LOCKS:
                 raise
             self.works = False
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cudnn_aot.cache.canonical import canonical_bytes, sha256_hex
+from cudnn_aot.cache.output import replaceable
 from cudnn_aot.cache.pack import HEADER, MAGIC, aligned
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.errors import DamagedError, StoreError, UsageError
@@ -23,16 +24,15 @@ def write_pack(reader: StoreReader, path: Path, epoch: int) -> int:
 
     Raises:
         DamagedError: the store has faults; the message has the first and the number of them.
-        UsageError: a folder lies at ``path``.
+        UsageError: a folder, a device or another stream lies at ``path``; a link is followed.
         StoreError: the file system refuses, the store was changed meanwhile, or it has too many
             files for one index.
     """
-    if path.is_dir():
-        raise UsageError(f"bad pack {str(path)!r}: it is a folder, want the path of a file")
+    final = _final(path)
     _need_whole(reader)
     files = reader.files()
     sizes = [reader.size(relative) or 0 for relative in files]
-    with _published(path, epoch) as (stage, descriptor), os.fdopen(descriptor, "wb") as stream:
+    with _published(final, epoch) as (stage, descriptor), os.fdopen(descriptor, "wb") as stream:
         stream.write(_start(list(zip(files, sizes, strict=True))))
         for relative, size in zip(files, sizes, strict=True):
             data = reader.read(relative)
@@ -42,6 +42,17 @@ def write_pack(reader: StoreReader, path: Path, epoch: int) -> int:
         stream.flush()
         _need_whole(StoreReader(stage))  # also that nothing was changed meanwhile
     return len(files)
+
+
+def _final(path: Path) -> Path:
+    try:
+        final = replaceable(path)
+    except OSError as error:
+        raise StoreError(f"cannot write {str(path)!r}: {(error.strerror or '').lower()}") from None
+    if final is None:  # a pack is checked before it is there, which no stream can be
+        kind = "a folder" if path.is_dir() else "a stream or a device"
+        raise UsageError(f"bad pack {str(path)!r}: it is {kind}, want the path of a file")
+    return final
 
 
 def _need_whole(reader: StoreReader) -> None:

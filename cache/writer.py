@@ -309,7 +309,7 @@ class StoreWriter:
         """A fresh folder for a compile, outside what ships; removed afterwards or swept."""
         folder = self._building().stage / f"scratch-{secrets.token_hex(8)}"
         try:
-            folder.mkdir()
+            folder.mkdir(0o755)
         except OSError as error:
             raise session.refused(folder, error) from None
         try:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cudnn_aot.cli.files import publish
+from cudnn_aot.cache.output import write_output
 from cudnn_aot.compiler.build.sources import failure_line, read_each
 from cudnn_aot.compiler.formats import graph_json
 from cudnn_aot.compiler.formats.load import Unread
@@ -69,7 +69,7 @@ class Writer:
         if reason:
             return Result(str(source), "failed", reason=reason)
         try:
-            publish(path, text)
+            write_output(path, text.encode())
         except OSError as error:
             return Result(str(source), "failed", reason=f"{path}: cannot write: {error.strerror}")
         self._written[path] = text, str(source)

@@ -3,6 +3,7 @@
 Nothing is compiled and no CUDA context is made; a part that is absent is a line, not a failure.
 """
 
+import contextlib
 import ctypes
 import os
 import platform
@@ -247,7 +248,12 @@ def _life(reader: StoreReader) -> list[_Finding]:
         findings.append(_Finding("store in use", ", ".join(found)))
     finally:
         marks.close()
-    left = [place for place in session.places(reader.path) if place.is_dir()]
+    left = [place for place in session.places(reader.path) if os.path.lexists(place)]
+    for place in left:
+        with contextlib.suppress(OSError):  # another user's
+            fault = session.fault_of(place, reader.path)
+            if fault:
+                return [*findings, _Finding("unfinished build", fault, False)]
     if left and not is_built:
         remedy = "the next build removes what a killed one left"
         findings.append(_Finding("unfinished build", str(left[0]), False, remedy))

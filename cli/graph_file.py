@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from cudnn_aot.cli.files import publish
 from cudnn_aot.cli.output import complain, print_json, say
 from cudnn_aot.cli.table import format_table, plural
 from cudnn_aot.compiler.formats import drawing, graph_json
@@ -45,11 +46,8 @@ def show_graph_file(path: str, *, as_json: bool, as_mermaid: bool, svg: str | No
 def _draw(graphs: list[Graph], target: Path) -> None:
     if len(graphs) != 1:
         raise UsageError(f"--svg: the file holds {len(graphs)} graphs, want one: see convert")
-    try:
-        target.write_text(drawing.svg(graphs[0]), encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{target}: cannot write the drawing: {error.strerror}") from None
-    say(f"{target}: {plural(len(graphs[0].nodes), 'node')} drawn")
+    tell = publish(target, drawing.svg(graphs[0]), "the drawing")
+    tell(f"{target}: {plural(len(graphs[0].nodes), 'node')} drawn")
 
 
 def _document(graph: Graph) -> dict[str, Any]:

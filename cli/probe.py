@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from cudnn_aot.cli.completion import complete_files, complete_hosts
+from cudnn_aot.cli.files import publish
 from cudnn_aot.cli.options import json_option
 from cudnn_aot.cli.output import complain, print_json, say
 from cudnn_aot.compiler.target.flavor import FLAVORS, driver_min, why_not_arch
@@ -67,15 +68,16 @@ def probe(
             f"note: the driver is for CUDA {_release(attributes['driver_version'])}, kernels will "
             f"need one for CUDA {_release(target.driver_min)} or newer"
         )
+    tell = say
     if output is not None:
         text = json.dumps(target.descriptor(), indent=2) + "\n"
-        Path(output).write_text(text, encoding="utf-8")
+        tell = publish(Path(output), text, "the descriptor")
     if as_json:
         print_json({"file": output, "target": target.descriptor()})
     elif output is None:
         print_json(target.descriptor(), version=None)  # it is the file
     else:
-        say(f"{target.name}: {target.gpu_arch} with {target.sm_count} SMs, written to {output}")
+        tell(f"{target.name}: {target.gpu_arch} with {target.sm_count} SMs, written to {output}")
 
 
 def describe(attributes: Mapping[str, Any], name: str | None, triple: str, level: str) -> Target:

@@ -9,7 +9,7 @@ import click
 from cudnn_aot.cli.completion import complete_files
 from cudnn_aot.cli.files import publish
 from cudnn_aot.cli.options import choose_store, json_option, store_option
-from cudnn_aot.cli.output import print_json, say
+from cudnn_aot.cli.output import print_json
 from cudnn_aot.cli.table import format_bytes, plural
 from cudnn_aot.errors import UsageError
 
@@ -69,17 +69,14 @@ def report(
     document = report_document(reader, timed, [row for row, _ in built], seconds)
     if output is not None:
         text = page(document)
-        try:
-            publish(Path(output), text)
-        except OSError as error:
-            raise UsageError(f"{output}: cannot write the page: {error.strerror}") from None
+        tell = publish(Path(output), text, "the page")
     if as_json:
         print_json(document)
     elif output is not None:
         totals = document["totals"]
         counts = f"{plural(totals['plans'], 'plan')}, {plural(totals['kernels'], 'kernel')}"
         faults = f", {plural(len(document['problems']), 'fault')}" if document["problems"] else ""
-        say(f"{output}: {counts}{faults}, {format_bytes(len(text.encode()))}")
+        tell(f"{output}: {counts}{faults}, {format_bytes(len(text.encode()))}")
     return 1 if document["problems"] else 0
 
 

@@ -1,0 +1,75 @@
+"""Files that commands write where somebody named a path: replaced whole, or streams written into.
+
+A link is followed and stays; a device, a pipe or another stream is never replaced or removed.
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import stat
+from pathlib import Path
+
+_STANDARD = (1, 2)
+
+
+def standard_stream(path: Path) -> int | None:
+    """The descriptor of standard output or error that ``path`` is, such as ``/dev/stdout``."""
+    with contextlib.suppress(OSError):
+        status = path.stat()
+        for descriptor in _STANDARD:
+            if os.path.samestat(status, os.fstat(descriptor)):
+                return descriptor
+    return None
+
+
+def replaceable(path: Path) -> Path | None:
+    """Where a rename puts a file that is named ``path``, links being resolved; None if none may.
+
+    Raises:
+        OSError: the system does not let us look.
+    """
+    try:
+        is_file = stat.S_ISREG(path.stat().st_mode)
+    except FileNotFoundError:  # a link to what is not there yet, too
+        is_file = True
+    if not is_file or standard_stream(path) is not None:
+        return None
+    return Path(os.path.realpath(path))
+
+
+def write_output(path: Path, data: bytes) -> None:
+    """Write a file: a reader finds the old or the new one, whole. Into a stream it is written.
+
+    Raises:
+        OSError: the system refuses, or ``path`` is neither a file nor a stream.
+    """
+    final = replaceable(path)
+    if final is None:
+        _write_into(path, data)
+        return
+    stage = final.with_name(f".{secrets.token_hex(8)}.tmp")
+    try:
+        with stage.open("xb") as stream:
+            stream.write(data)
+        stage.replace(final)
+    except BaseException:
+        stage.unlink(missing_ok=True)
+        raise
+
+
+def _write_into(path: Path, data: bytes) -> None:
+    standard = standard_stream(path)
+    if standard is not None:  # opened anew, a file would be written from its start once more
+        descriptor = os.dup(standard)
+    else:
+        mode = path.stat().st_mode
+        if not (stat.S_ISCHR(mode) or stat.S_ISFIFO(mode)):
+            kind = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+            raise OSError(kind, os.strerror(kind), str(path))
+        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOCTTY)
+    with os.fdopen(descriptor, "wb") as stream:
+        stream.write(data)
