@@ -5,7 +5,6 @@ Blobs that nothing names are no part of it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +12,9 @@ from typing import Any
 from cudnn_aot.cache import layout
 from cudnn_aot.cache.canonical import sha256_hex
 from cudnn_aot.cache.index import Index, Part
+from cudnn_aot.cache.plan_record import parse_record
 from cudnn_aot.cache.reader import StoreReader
-from cudnn_aot.errors import DamagedError, NotInStoreError, UsageError
+from cudnn_aot.errors import DamagedError, NotInStoreError
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,29 +102,23 @@ def plan_paths(reader: StoreReader, target: str, graph_key: str) -> Iterator[str
     """All files that the plans of a graph need, but for the pointer to them."""
     pointer = reader.pointer(target, graph_key)
     yield from pointer_paths(pointer)
-    for digest in pointer.get("records", []):
+    for digest in pointer["records"]:
         yield from record_paths(plan_record(reader, digest))
 
 
 def pointer_paths(pointer: dict[str, Any]) -> Iterator[str]:
-    """The blobs that a pointer names: plan records and graph; raises DamagedError for no digest."""
-    for digest in [*pointer.get("records", []), pointer.get("graph")]:
-        if layout.is_digest(digest):
+    """The blobs that a pointer names: plan records and graph."""
+    for digest in [*pointer["records"], pointer.get("graph")]:
+        if digest is not None:
             yield layout.blob_path(digest)
-        elif digest is not None:
-            raise DamagedError(f"a pointer is damaged: it names {digest!r}, want a digest")
 
 
 def plan_record(reader: StoreReader, digest: str) -> dict[str, Any]:
     """Raises DamagedError where the blob is no plan record."""
     try:
-        record = json.loads(reader.blob(digest))
-        list(record_paths(record))
+        return parse_record(reader.blob(digest), digest)
     except NotInStoreError as error:
         raise DamagedError(f"plan record {digest} is damaged: {error}") from None
-    except (ValueError, LookupError, TypeError, UsageError):
-        raise DamagedError(f"plan record {digest} is damaged: it cannot be read") from None
-    return record  # type: ignore[no-any-return]
 
 
 def record_paths(record: dict[str, Any]) -> Iterator[str]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from cudnn_aot.cache import layout
 from cudnn_aot.cache.inventory import Inventory, StoredGraph, take_inventory
+from cudnn_aot.cache.plan_record import parse_record
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.errors import DamagedError, NotInStoreError
 
@@ -127,7 +128,7 @@ def _moved(a: StoreReader, b: StoreReader, alone: Set[tuple[str, str]]) -> Itera
         for store in (a, b):
             try:
                 document = store.name(target, name)
-                found.append((str(document.get("graph_key")), document.get("uids")))
+                found.append((document["graph_key"], document["uids"]))
             except (NotInStoreError, DamagedError):
                 found.append((_ABSENT, None))
         (key, uids), (other_key, other_uids) = found
@@ -180,8 +181,9 @@ def _plans(part: Mapping[str, Any] | None) -> str:
 def _record(store: StoreReader, part: Mapping[str, Any]) -> dict[str, Any]:
     """The best plan record; empty for one that cannot be read."""
     try:
-        return dict(json.loads(store.blob(part["records"][0])))
-    except (NotInStoreError, DamagedError, ValueError, TypeError):
+        digest = part["records"][0]
+        return parse_record(store.blob(digest), digest)
+    except (NotInStoreError, DamagedError):
         return {}
 
 

@@ -8,7 +8,6 @@ it names cannot be told.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import stat
@@ -19,6 +18,7 @@ from typing import Any
 
 from cudnn_aot.cache import layout
 from cudnn_aot.cache.pack import aligned
+from cudnn_aot.cache.plan_record import parse_record
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.errors import DamagedError, NotInStoreError, StoreError
 
@@ -148,19 +148,18 @@ def take_inventory(reader: StoreReader) -> Inventory:
         record = _there(reader.kernel, key)
         if record is not None:
             spec = record["spec"]
-            tools = spec.get("toolchain")
             kernels[key] = StoredKernel(
                 key,
                 record["blob"]["sha256"],
-                tuple(sorted(tools.items())) if isinstance(tools, dict) else (),
-                str(spec.get("gpu_arch", "")),
-                str(spec.get("host_triple", "")),
+                tuple(sorted(spec.get("toolchain", {}).items())),
+                spec.get("gpu_arch", ""),
+                spec.get("host_triple", ""),
             )
     names: dict[tuple[str, str], list[str]] = {}
     for target, name in reader.names():
         document = _there(reader.name, target, name)
         if document is not None:
-            names.setdefault((target, str(document.get("graph_key"))), []).append(name)
+            names.setdefault((target, document["graph_key"]), []).append(name)
     buckets: dict[tuple[str, str], list[str]] = {}
     classes: dict[tuple[str, str], tuple[str, ...]] = {}
     for target, bucket in reader.classes():
@@ -255,12 +254,8 @@ def _there(read: Any, *what: str) -> Any:
 
 def _asked_for(build: Mapping[str, Any]) -> set[tuple[str, str]]:
     """Target and key of each graph that a build was asked for."""
-    try:
-        targets = [target["name"] for target in build["targets"]]
-        keys = [graph["graph_key"] for graph in build["graphs"]]
-    except (KeyError, TypeError):
-        return set()
-    return {(target, key) for target in targets for key in keys}
+    keys = [graph["graph_key"] for graph in build["graphs"]]
+    return {(target["name"], key) for target in build["targets"] for key in keys}
 
 
 def _graph(
@@ -275,17 +270,15 @@ def _graph(
     digests = [digest for digest in (pointer.get("graph"),) if digest is not None]
     keys: set[str] = set()
     made_by: set[str] = set()
-    for digest in pointer.get("records", ()):
+    for digest in pointer["records"]:
         digests.append(digest)
         try:
-            record = json.loads(_there(reader.blob, digest) or b"{}")
-            parts = [*record.get("kernels", ()), *record.get("blobs", ())]
-            digests += [part["blob"] for part in parts]
-            keys |= {kernel["key"] for kernel in record.get("kernels", ())}
-            version = record.get("requirements", {}).get("cudnn")
-        except (ValueError, KeyError, TypeError, AttributeError):
+            record = parse_record(reader.blob(digest), digest)
+        except (NotInStoreError, DamagedError):
             continue  # `verify` tells
-        if version:
+        digests += [part["blob"] for part in (*record["kernels"], *record.get("blobs", ()))]
+        keys |= {kernel["key"] for kernel in record["kernels"]}
+        if version := record["requirements"].get("cudnn"):
             made_by.add(f"cudnn {version}")
     made_by |= {kernels[key].toolchain for key in keys if key in kernels} - {""}
     try:
@@ -294,7 +287,7 @@ def _graph(
         changed_s = 0.0  # of no use for an order, and nothing else is
     return StoredGraph(
         *place,
-        plans=len(pointer.get("records", ())),
+        plans=len(pointer["records"]),
         kernels=tuple(sorted(keys)),
         blobs=tuple(sorted(set(digests))),
         generation="; ".join(sorted(made_by)),

@@ -166,7 +166,7 @@ def root_digest(documents: Mapping[str, str]) -> str:
 def providers_of(pointer: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """What each provider has for a graph; a pointer of before there were several is native."""
     held = pointer.get("providers")
-    if isinstance(held, dict):
+    if held is not None:
         return {name: dict(each) for name, each in held.items()}
     native: dict[str, Any] = {"plan_key": "", "records": [], "reasons": []}
     return {"native": {field: pointer.get(field, empty) for field, empty in native.items()}}

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cudnn_aot.cache import held, layout
+from cudnn_aot.cache.plan_record import parse_record
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.cache.writer import StoreWriter
 from cudnn_aot.errors import NotInStoreError, NotReproducibleError, StoreError, UsageError
@@ -219,7 +220,7 @@ class _Merging:
     def _take_part(self, part: _Part) -> None:
         """The blobs of a provider's plans, once their kernels are in the destination."""
         for record in part.records:
-            for kernel in record.get("kernels", ()):
+            for kernel in record["kernels"]:
                 stored = self._writer.reader.kernel(kernel["key"])
                 made = kernel.get("object", stored["object"]["sha256"])
                 if stored["object"]["sha256"] != made:
@@ -227,7 +228,7 @@ class _Merging:
                         f"its kernel {kernel['key']} is object {made}, and the destination's is "
                         f"{stored['object']['sha256']}"
                     )
-            for blob in (*record.get("kernels", ()), *record.get("blobs", ())):
+            for blob in (*record["kernels"], *record.get("blobs", ())):
                 self._take(part.source, blob["blob"])
         for digest in part.part["records"]:
             self._take(part.source, digest)
@@ -264,9 +265,9 @@ class _Merging:
 
 
 def _part(source: StoreReader, part: Mapping[str, Any]) -> _Part:
-    records = tuple(json.loads(source.blob(digest)) for digest in part["records"])
+    records = tuple(parse_record(source.blob(digest), digest) for digest in part["records"])
     bare = [
-        {**record, "kernels": [_unlinked(kernel) for kernel in record.get("kernels", ())]}
+        {**record, "kernels": [_unlinked(kernel) for kernel in record["kernels"]]}
         for record in records
     ]
     reasons = [] if records else sorted(part["reasons"])
@@ -291,7 +292,7 @@ def _pointer(
         return known if known in same else min(same, key=lambda p: json.dumps(p, sort_keys=True))
     order = ["native"]
     for pointer in pointers:  # as the first one has its providers that has several
-        records = list(pointer.get("records", ()))
+        records = pointer["records"]
         held_by = {
             name: records.index(part["records"][0])
             for name, part in layout.providers_of(pointer).items()

@@ -19,10 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cudnn_aot.cache import layout
+from cudnn_aot.cache import layout, shapes
 from cudnn_aot.cache.canonical import plain_bytes, sha256_hex
 from cudnn_aot.cache.files import Status, StoreFiles, open_files
 from cudnn_aot.cache.index import parse_index
+from cudnn_aot.cache.plan_record import need_servable, parse_record
 from cudnn_aot.cache.progress import Event, ProgressCallback, Stage, silent
 from cudnn_aot.errors import (
     DamagedError,
@@ -114,10 +115,7 @@ class StoreReader:
         record = self._document(layout.kernel_path(key), f"kernel {key}")
         if record.get("key") != key or sha256_hex(plain_bytes(record.get("spec"))) != key:
             raise self._damaged(layout.kernel_path(key), "the key does not belong to its spec")
-        fault = _kernel_fault(record)
-        if fault:
-            raise self._damaged(layout.kernel_path(key), fault)
-        return record
+        return self._shaped("kernel", layout.kernel_path(key), record)
 
     def blob(self, digest: str) -> bytes:
         """The bytes named by ``digest``, read once and checked."""
@@ -138,7 +136,7 @@ class StoreReader:
         pointer = self._document(relative, f"plan of graph {graph_key} for target {target!r}")
         if pointer.get("target") != target or pointer.get("graph_key") != graph_key:
             raise self._damaged(relative, "it belongs to another target or graph")
-        return pointer
+        return self._shaped("pointer", relative, pointer)
 
     def class_members(self, target: str, bucket: str) -> list[str]:
         """Keys of the symbolic graphs of a class bucket that have plans for a target, sorted."""
@@ -146,12 +144,10 @@ class StoreReader:
         document = self._document(relative, f"class {bucket} for target {target!r}")
         if document.get("target") != target or document.get("bucket") != bucket:
             raise self._damaged(relative, "it belongs to another target or class")
-        graphs = document.get("graphs")
-        if not isinstance(graphs, list) or not all(map(layout.is_digest, graphs)):
-            raise self._damaged(relative, "it lists no graph keys")
+        graphs = self._shaped("class", relative, document)["graphs"]
         if graphs != sorted(set(graphs)):
             raise self._damaged(relative, "its graph keys are not in order")
-        return graphs
+        return list(graphs)
 
     def name(self, target: str, name: str) -> dict[str, Any]:
         """The graph key and the uids behind a name."""
@@ -159,7 +155,7 @@ class StoreReader:
         document = self._document(relative, f"graph named {name!r} for target {target!r}")
         if document.get("name") != name:
             raise self._damaged(relative, f"it belongs to the name {document.get('name')!r}")
-        return document
+        return self._shaped("name", relative, document)
 
     def signature(self, key_id: str) -> dict[str, Any]:
         """What lies there as the signature of a key; that it is one is not checked."""
@@ -176,7 +172,7 @@ class StoreReader:
         if document.pop("digest") != digest:
             raise self._damaged(relative, "it belongs to another build")
         del document["format"]
-        return document
+        return self._shaped("build", relative, document)
 
     def builds(self) -> list[str]:
         """Digest of every build that is recorded, sorted; nothing is opened."""
@@ -301,10 +297,8 @@ class StoreReader:
         elif kind == "build":
             self.build(ids[0])
         elif kind == "name":
-            graph_key = self.name(*ids).get("graph_key")
-            if not layout.is_digest(graph_key) or not self._exists(
-                layout.pointer_path(ids[0], str(graph_key))
-            ):
+            graph_key = self.name(*ids)["graph_key"]
+            if not self._exists(layout.pointer_path(ids[0], graph_key)):
                 raise self._damaged(relative, f"the plan of its graph {graph_key} is missing")
         elif kind == "class":
             for graph_key in self.class_members(*ids):
@@ -316,11 +310,11 @@ class StoreReader:
             self._verify_index(relative)
         elif kind == "pointer":
             pointer = self.pointer(*ids)
-            for digest in [*pointer.get("records", []), pointer.get("graph")]:
+            for digest in [*pointer["records"], pointer.get("graph")]:
                 if digest is not None:
                     self._need_blob(relative, {"sha256": digest})
-            for digest in pointer.get("records", []):
-                self._verify_plan_record(relative, digest, seen)
+            for digest in pointer["records"]:
+                self._verify_plan_record(relative, ids, digest, seen)
 
     def _verify_index(self, relative: str) -> None:
         try:
@@ -330,20 +324,23 @@ class StoreReader:
         if {path: part.sha256 for path, part in index.documents.items()} != self.documents():
             raise self._damaged(relative, "the documents are not those that it lists: push again")
 
-    def _verify_plan_record(self, relative: str, digest: str, seen: _Seen) -> None:
+    def _verify_plan_record(
+        self, relative: str, place: tuple[str, ...], digest: str, seen: _Seen
+    ) -> None:
         try:
-            record = json.loads(self.blob(digest))
-            seen.blobs.add(digest)
-            kernels = list(record["kernels"])
-            blobs = [(blob["blob"], blob["bytes"]) for blob in record.get("blobs", ())]
+            data = self.blob(digest)
         except StoreError:
             return  # the blob is reported under its own path
-        except (ValueError, KeyError, TypeError):
-            raise self._damaged(relative, f"its plan record {digest} cannot be read") from None
-        for digest, size in blobs:
-            self._need_blob(relative, {"sha256": digest, "bytes": size})
+        seen.blobs.add(digest)
+        try:
+            record = parse_record(data, digest)
+            need_servable(record, digest, *place)
+        except StoreError as error:
+            raise self._damaged(relative, f"its {error}") from None
+        kernels = record["kernels"]
+        for part in (*kernels, *record.get("blobs", ())):
+            self._need_blob(relative, {"sha256": part["blob"], "bytes": part["bytes"]})
         for kernel in kernels:
-            self._need_blob(relative, {"sha256": kernel["blob"], "bytes": kernel.get("bytes")})
             try:
                 stored = seen.kernel(kernel["key"])
             except NotInStoreError as error:
@@ -414,6 +411,13 @@ class StoreReader:
             return layout.parse_document(data)
         except ValueError as error:
             raise self._damaged(relative, str(error)) from None
+
+    def _shaped(self, kind: str, relative: str, document: dict[str, Any]) -> dict[str, Any]:
+        """The document, if it has the shape of its kind."""
+        fault = shapes.fault_of(kind, document)
+        if fault is not None:
+            raise self._damaged(relative, fault)
+        return document
 
     def _read(self, relative: str, what: str) -> bytes:
         try:
@@ -509,18 +513,6 @@ def read_format(path: Path, files: StoreFiles) -> int:
     if plain_bytes(document) + b"\n" != data:
         raise DamagedError(f"{file} is damaged: it is not in the form in which it was written")
     return version
-
-
-def _kernel_fault(record: dict[str, Any]) -> str | None:
-    blob, made = record.get("blob"), record.get("object")
-    if not isinstance(record.get("symbol"), str):
-        return "it has no symbol"
-    for what, part in (("blob", blob), ("object", made)):
-        if not isinstance(part, dict) or not layout.is_digest(part.get("sha256")):
-            return f"it has no {what} digest"
-    if not isinstance(record.get("requirements"), dict):
-        return "it has no requirements"
-    return None
 
 
 def _reason(error: DamagedError) -> str:

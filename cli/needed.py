@@ -7,7 +7,6 @@ planned, and neither the recipes nor the compiler's packages are needed.
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cudnn_aot.cache.layout import is_digest
+from cudnn_aot.cache.plan_record import need_servable, parse_record
 from cudnn_aot.cache.progress import silent
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.compiler.build.nearest import nearest_entry
@@ -121,7 +121,7 @@ def _answer(
     key = need.key
     try:
         if not key:
-            key = str(reader.name(target, need.name)["graph_key"])
+            key = reader.name(target, need.name)["graph_key"]
         pointer = reader.pointer(target, key)
     except NotInStoreError:
         if need.source is not None:
@@ -129,11 +129,10 @@ def _answer(
         return Answer(
             need.name, key, target, State.ABSENT, reasons=_other_names(reader, need, target)
         )
-    except (StoreError, KeyError) as error:
+    except StoreError as error:
         return Answer(need.name, key, target, State.DAMAGED, reasons=(str(error),))
-    if not pointer.get("records"):
-        reasons = tuple(map(str, pointer.get("reasons", ())))
-        return Answer(need.name, key, target, State.DECLINED, reasons=reasons)
+    if not pointer["records"]:
+        return Answer(need.name, key, target, State.DECLINED, reasons=tuple(pointer["reasons"]))
     fault = _fault(reader, pointer, whole)
     state = State.WHOLE if fault is None else State.DAMAGED
     return Answer(need.name, key, target, state, reasons=(fault,) if fault is not None else ())
@@ -151,7 +150,8 @@ def _of_its_class(
         else:
             by = found.member.pattern.graph.name or found.member.graph_key
             pointer = reader.pointer(target, found.member.graph_key)
-            record = json.loads(reader.blob(pointer["records"][0]))
+            digest = pointer["records"][0]
+            record = parse_record(reader.blob(digest), digest)
             scalars = passed_scalars(found, record["table"])
             if not isinstance(scalars, str):
                 fault = _fault(reader, pointer, whole)
@@ -190,7 +190,8 @@ def _fault(reader: StoreReader, pointer: dict[str, Any], whole: set[str]) -> str
     """What of a graph's plans is missing or damaged; ``whole`` has the blobs that were read."""
     try:
         for digest in pointer["records"]:
-            record = json.loads(reader.blob(digest))
+            record = parse_record(reader.blob(digest), digest)
+            need_servable(record, digest, pointer["target"], pointer["graph_key"])
             for kernel in record["kernels"]:
                 reader.kernel(kernel["key"])
             for part in (*record["kernels"], *record.get("blobs", ())):
@@ -199,6 +200,4 @@ def _fault(reader: StoreReader, pointer: dict[str, Any], whole: set[str]) -> str
                     whole.add(part["blob"])
     except StoreError as error:
         return str(error)
-    except (LookupError, TypeError, ValueError):
-        return f"plan record {digest} cannot be read"
     return None

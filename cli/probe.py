@@ -7,7 +7,7 @@ machines too.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,7 @@ def probe(
             f"note: the driver is for CUDA {_release(attributes['driver_version'])}, kernels will "
             f"need one for CUDA {_release(target.driver_min)} or newer"
         )
-    tell = say
+    tell: Callable[[str], None] = say
     if output is not None:
         text = json.dumps(target.descriptor(), indent=2) + "\n"
         tell = publish(Path(output), text, "the descriptor")

@@ -1,6 +1,5 @@
 """``cudnn-aot ls``, ``show``, ``verify``: what a store holds; standard library and click."""
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ import click
 
 from cudnn_aot.cache.layers import AnyReader
 from cudnn_aot.cache.layout import providers_of
+from cudnn_aot.cache.plan_record import need_servable, parse_record
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.cache.trust import need_signed
 from cudnn_aot.cli.builds import list_builds
@@ -276,13 +276,16 @@ def _read_all(reader: AnyReader) -> list[_Plan]:
 def _read(reader: AnyReader, target: str, name: str, graph_key: str = "") -> _Plan:
     """The plan of a name, or without one of a graph key."""
     uids: dict[str, int] = {}
+    record: dict[str, Any] = {}
     try:
         if name:
             named = reader.name(target, name)
             graph_key, uids = named["graph_key"], dict(named["uids"])
         pointer = reader.pointer(target, graph_key)
         records = pointer["records"]
-        record = json.loads(reader.blob(records[0])) if records else {}
+        if records:
+            record = parse_record(reader.blob(records[0]), records[0])
+            need_servable(record, records[0], target, graph_key)
         return _Plan(
             name,
             target,
@@ -293,7 +296,7 @@ def _read(reader: AnyReader, target: str, name: str, graph_key: str = "") -> _Pl
             tuple(pointer["reasons"]),
             providers=providers_of(pointer),
         )
-    except (StoreError, KeyError, TypeError, ValueError) as error:
+    except StoreError as error:
         return _Plan(name, target, graph_key, fault=str(error))
 
 

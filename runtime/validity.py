@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import importlib.util
-import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from cudnn_aot.cache.layers import AnyReader
+from cudnn_aot.cache.plan_record import need_servable, parse_record
 from cudnn_aot.errors import NotInStoreError, PinError, RequirementError, StoreError, UsageError
 from cudnn_aot.runtime import cudart, requirements
 from cudnn_aot.runtime.plan import FFI_MIN, FORMAT, find_ffi
@@ -127,7 +127,7 @@ def validities(
     names: dict[tuple[str, str], list[str]] = {}
     for holder, name in reader.names():
         try:
-            key = reader.name(holder, name).get("graph_key", "")
+            key = reader.name(holder, name)["graph_key"]
         except StoreError:
             continue  # a damaged name stands against no plan
         names.setdefault((holder, key), []).append(name)
@@ -160,7 +160,7 @@ def _first_loadable(
             if isinstance(error, PinError):  # which no other layer makes good
                 return answer
         else:
-            if not pointer.get("records"):
+            if not pointer["records"]:
                 return None
             answer = _validity(reader, machine, process, pointer["records"][0], target, key, names)
         if not {flag.name for flag in answer.unmet} & {"digest", "format"}:
@@ -180,19 +180,17 @@ def _validity(
 ) -> Validity:
     """Of the plan of this record."""
     try:
-        record = json.loads(reader.blob(digest))
-        version = record.get("format")
+        record = parse_record(reader.blob(digest), digest)
+        version = record["format"]
         if version != FORMAT:
             flag = Flag("format", False, str(FORMAT), str(version))
             return Validity(target, key, names, digest, (flag,))
         needed = Requirements.from_record(record["requirements"])
+        need_servable(record, digest, target, key)
         is_gpu = record["table"]["device"] == "cuda"
         whole = _blobs(reader, record)
     except StoreError as error:
         flag = Flag("digest", False, digest, str(error))
-        return Validity(target, key, names, digest, (flag,))
-    except (ValueError, KeyError, TypeError, AttributeError):
-        flag = Flag("digest", False, "a plan record", "one that cannot be read")
         return Validity(target, key, names, digest, (flag,))
     ffi, runtime = process
     flags = [
@@ -210,8 +208,7 @@ def _blobs(reader: AnyReader, record: Mapping[str, Any]) -> Flag:
     """That every blob lies there in its size; its bytes are compared when it is loaded."""
     parts = [*record["kernels"], *record.get("blobs", ())]
     for part in parts:
-        size = reader.blob_size(part["blob"])
-        want = part.get("bytes", size)
+        size, want = reader.blob_size(part["blob"]), part["bytes"]
         if size is None or size != want:
             got = "none" if size is None else f"{size} bytes"
             return Flag("digest", False, f"blob {part['blob']} of {want} bytes", got)

@@ -5,7 +5,6 @@ loaded or executed.
 """
 
 import functools
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any
 import cudnn_aot
 from cudnn_aot import _native
 from cudnn_aot.cache.layout import providers_of
+from cudnn_aot.cache.plan_record import need_servable, parse_record
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.cli.expressions import format_expression, symbol_bounds
 from cudnn_aot.compiler.target.target import known_targets, load_target
@@ -114,7 +114,8 @@ def _plan(reader: StoreReader, target: str, graph_key: str, names: list[str]) ->
         records = pointer["records"]
         if not records:
             return _Plan(row | {"status": pointer["status"]})
-        record = json.loads(reader.blob(records[0]))
+        record = parse_record(reader.blob(records[0]), records[0])
+        need_servable(record, records[0], target, graph_key)
         table = record["table"]
         kernels, blobs = record["kernels"], record.get("blobs", [])
         parts = tuple((part["blob"], part["bytes"]) for part in (*kernels, *blobs))

@@ -11,7 +11,9 @@ import msgspec
 from cudnn_aot.cache.layers import AnyReader
 from cudnn_aot.cache.layout import providers_of
 from cudnn_aot.cache.spec import is_current
+from cudnn_aot.compiler.build.records import FORMAT
 from cudnn_aot.compiler.build.summary import KernelResult
+from cudnn_aot.compiler.planning.plan import TABLE_VERSION
 from cudnn_aot.errors import StoreError
 
 
@@ -27,9 +29,17 @@ class StoredPlan:
     reasons: tuple[str, ...] = ()
 
 
-class _Record(msgspec.Struct):
-    """What is read of a plan record; the table, most of it, is skipped, which is a lot faster."""
+class _Table(msgspec.Struct):
+    version: int
 
+
+class _Record(msgspec.Struct):
+    """What is read of a plan record; most of it, the table, is skipped, which is a lot faster."""
+
+    format: int
+    graph_key: str
+    target: str
+    table: _Table
     engine: dict[str, Any]
     knobs: dict[str, int]
     requirements: dict[str, Any]
@@ -65,7 +75,12 @@ def stored_plan(
             return StoredPlan(None, reasons=tuple(held["reasons"]))
         found: list[tuple[dict[str, Any], tuple[KernelResult, ...]]] = []
         for digest in held["records"]:
-            record = msgspec.structs.asdict(_decoder.decode(reader.blob(digest)))
+            read = _decoder.decode(reader.blob(digest))
+            if (read.format, read.table.version) != (FORMAT, TABLE_VERSION):
+                return None  # of another release, which this one cannot serve
+            if (read.graph_key, read.target) != (graph_key, target):
+                return None
+            record = msgspec.structs.asdict(read)
             for blob in record["blobs"]:
                 reader.blob(blob["blob"])
             kernels = tuple(_kernel(reader, item, known) for item in record["kernels"])

@@ -8,7 +8,6 @@ recipe, or a number of the target. Of cuDNN's plans its version can be compared.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -17,6 +16,7 @@ from typing import Any
 
 from cudnn_aot.cache.layers import AnyReader
 from cudnn_aot.cache.layout import providers_of
+from cudnn_aot.cache.plan_record import parse_record
 from cudnn_aot.cache.spec import why_not_current
 from cudnn_aot.compiler.build.nearest import Nearest, nearest_entry
 from cudnn_aot.compiler.build.sources import Source
@@ -188,7 +188,7 @@ def _bounds(bounds: Mapping[str, list[int]]) -> str:
 def _whole_record(reader: AnyReader, graph: str, digests: Sequence[str]) -> dict[str, Any]:
     """The best plan record, once every byte that it needs was read; ``{}`` of a decline."""
     reader.blob(graph)
-    records = [json.loads(reader.blob(digest)) for digest in digests]
+    records = [parse_record(reader.blob(digest), digest) for digest in digests]
     for record in records:
         for blob in record.get("blobs", ()):
             reader.blob(blob["blob"])

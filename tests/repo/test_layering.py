@@ -53,6 +53,12 @@ ALLOWED = {
         "cudnn_aot.recipes",
     ),
     "cudnn_aot.cache": ("cudnn_aot.errors", "cudnn_aot.compiler.target", "cudnn_aot.recipes.trace"),
+    # Parses launch tables as serving does, where somebody asks whether they are whole.
+    "cudnn_aot.cache.plan_record": (
+        "cudnn_aot.errors",
+        "cudnn_aot._native",
+        "cudnn_aot.cache",
+    ),
     "cudnn_aot.runtime": (
         "cudnn_aot.errors",
         "cudnn_aot._native",
@@ -65,6 +71,7 @@ ALLOWED = {
     "cudnn_aot.runtime.validity": (
         "cudnn_aot.errors",
         "cudnn_aot.cache.layers",
+        "cudnn_aot.cache.plan_record",
         "cudnn_aot.compiler.target",
         "cudnn_aot.runtime",
     ),

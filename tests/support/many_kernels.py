@@ -7,6 +7,8 @@ import os
 import random
 from pathlib import Path
 
+import toy_store
+
 from cudnn_aot.cache import layout
 from cudnn_aot.cache.canonical import canonical_bytes, canonical_digest
 from cudnn_aot.cache.reader import StoreReader
@@ -59,13 +61,21 @@ def _put(writer: StoreWriter, number: int, library: bytes) -> None:
     record = {"key": key, "spec": spec, "symbol": "kernel", "object": made, "blob": part}
     writer.put_kernel({**record, "requirements": requirements})
     graph_key = hashlib.sha256(f"graph {number}".encode()).hexdigest()
+    branches = [f"branch_{index}" for index in range(25)]  # as long as a real one
+    step = {"step": "kernel", "kernel": 0, "args": []}
+    table = {
+        **toy_store.NOTHING,
+        "dispatch": [{"branch": name, "when": True} for name in branches],
+        "branches": {name: {"steps": [step], "workspace": []} for name in branches},
+    }
     plan = {
+        "format": 1,
         "graph_key": graph_key,
         "target": TARGET,
         "engine": {"id": 1, "name": "gemm.sm90.persistent"},
         "knobs": {"TILE_M": 128, "TILE_N": 256},
         "requirements": requirements,
-        "table": {"steps": [{"argument": index, "of": number} for index in range(100)]},
+        "table": table,
         "kernels": [
             {
                 "key": key,

@@ -27,6 +27,16 @@ from cudnn_aot.cache.writer import StoreWriter
 from cudnn_aot.compiler.build.executors import ExecutorChoice
 from cudnn_aot.compiler.target.target import load_target
 
+# A launch table that launches nothing.
+NOTHING = {
+    "version": 1,
+    "device": "cuda",
+    "symbols": {},
+    "operands": [],
+    "checks": [],
+    "dispatch": [{"branch": "none", "when": True}],
+    "branches": {"none": {"steps": [], "workspace": []}},
+}
 RECIPES = Path(__file__).parents[1] / "cache" / "recipes"
 
 
@@ -84,8 +94,19 @@ def put(writer: StoreWriter, number: int, linker: bytes = b"") -> None:
         }
     )
     kernel = {"key": key, "symbol": "kernel", "blob": blob, "bytes": len(data)}
-    record = writer.put_blob(json.dumps({"kernels": [kernel], "number": number}).encode())
     graph_of = graph_key(number)
+    document = {
+        "format": 1,
+        "graph_key": graph_of,
+        "target": "h200",
+        "engine": {"id": 1, "name": "toy"},
+        "knobs": {},
+        "table": NOTHING,
+        "kernels": [kernel],
+        "requirements": {},
+        "number": number,
+    }
+    record = writer.put_blob(json.dumps(document).encode())
     graph = writer.put_blob(b"graph %d" % number)
     pointer = {"status": "built", "records": [record], "graph": graph, "reasons": []}
     writer.put_pointer("h200", graph_of, pointer)

@@ -1,0 +1,45 @@
+"""Plan records as readers of a store take them: of their shape, and as serving would have them.
+
+Nothing is read here: callers have the bytes, and know that they are those of the digest.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from cudnn_aot.cache import shapes
+from cudnn_aot.errors import DamagedError
+
+
+def parse_record(data: bytes, digest: str) -> dict[str, Any]:
+    """The record in a blob, of the shape of one; its launch table is not looked into.
+
+    Raises:
+        DamagedError: it is none.
+    """
+    try:
+        record = json.loads(data.decode())
+        fault = shapes.fault_of("plan record", record)
+    except (ValueError, RecursionError):
+        fault = "not JSON"
+    if fault is not None:
+        raise DamagedError(f"plan record {digest} is damaged: {fault}")
+    return record  # type: ignore[no-any-return]
+
+
+def need_servable(record: dict[str, Any], digest: str, target: str, graph_key: str) -> None:
+    """Raise unless this version serves the record for this graph: it is parsed as serving does.
+
+    Raises:
+        DamagedError: it is of another graph or target.
+        StoreError: its launch table or its requirements are not such as this version reads.
+    """
+    from cudnn_aot import _native  # most readers of a store load no plan
+
+    if (record["target"], record["graph_key"]) != (target, graph_key):
+        raise DamagedError(f"plan record {digest} is damaged: it belongs to another graph")
+    _native.PlanRecord(digest[:12], {}, record)
+
+
+__all__ = ["need_servable", "parse_record"]

@@ -1,0 +1,173 @@
+"""What the documents of a store and its plan records look like: fields and types, as data.
+
+A shape is a row of `_KINDS` by its name, a list or an object of shapes, `Each` or `Maybe`. Fields
+that no shape names are those of a later release, and are left alone. That a launch table is one,
+its own parser tells. Standard library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cudnn_aot.cache.layout import is_digest
+
+_MAX_INT = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Each:
+    """An object with fields of any names, all of one shape."""
+
+    of: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Maybe:
+    """Of a field: it may be absent."""
+
+    of: Any
+
+
+def _is_text(value: object) -> bool:
+    # JSON can escape half of a surrogate pair, which no file or terminal takes.
+    return isinstance(value, str) and (
+        value.isascii() or not any("\ud800" <= char <= "\udfff" for char in value)
+    )
+
+
+def _is_int(value: object) -> bool:
+    return type(value) is int and -_MAX_INT <= value <= _MAX_INT
+
+
+_KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "text": ("a string", _is_text),
+    "digest": ("64 hex digits", is_digest),
+    "digest or null": ("64 hex digits or null", lambda v: v is None or is_digest(v)),
+    "int": ("an integer of 64 bits", _is_int),
+    "size": ("an integer of 0 or more", lambda v: _is_int(v) and v >= 0),
+    "object": ("an object", lambda v: isinstance(v, dict)),
+}
+
+_PLANS = {"plan_key": "text", "records": ["digest"], "reasons": ["text"]}
+_PART = {"sha256": "digest", "bytes": Maybe("size")}
+_REQUIREMENTS = {
+    "gpu_arch": Maybe("text"),
+    "smem_optin_bytes": Maybe("size"),
+    "driver_min": Maybe("size"),
+    "host_triple": Maybe("text"),
+    "host_level": Maybe("text"),
+    "glibc_min": Maybe("text"),
+    "sm_count": Maybe("size"),
+    "cudnn": Maybe("text"),
+}
+_CHOICE = {"engine": {"id": "int", "name": "text"}, "knobs": Each("int")}
+_BLOB = {"blob": "digest", "bytes": "size"}
+
+DOCUMENTS: Mapping[str, Any] = {
+    "pointer": {
+        "target": "text",
+        "graph_key": "digest",
+        "status": "text",
+        "records": ["digest"],
+        "reasons": ["text"],
+        "graph": Maybe("digest or null"),
+        "providers": Maybe(Each(_PLANS)),
+    },
+    "class": {"target": "text", "bucket": "digest", "graphs": ["digest"]},
+    "name": {"name": "text", "graph_key": "digest", "uids": Each("int")},
+    "kernel": {
+        "key": "digest",
+        "spec": {
+            "toolchain": Maybe(Each("text")),
+            "gpu_arch": Maybe("text"),
+            "host_triple": Maybe("text"),
+        },
+        "symbol": "text",
+        "object": _PART,
+        "blob": _PART,
+        "requirements": _REQUIREMENTS,
+    },
+    "build": {
+        "version": "text",
+        "sources": "text",
+        "toolchain": Each(Each("text")),
+        "cudnn": Each(Each("text")),
+        "engines": ["text"],
+        "targets": [{"name": "text"}],
+        "graphs": [{"name": "text", "graph_key": "digest"}],
+        "tuning": "text",
+    },
+    "plan record": {
+        "format": "int",
+        "graph_key": "digest",
+        "target": "text",
+        **_CHOICE,
+        "ranges": Maybe([{"bounds": Each(["int"]), **_CHOICE}]),
+        "table": "object",
+        "kernels": [{"key": "digest", "symbol": "text", **_BLOB, "object": Maybe("digest")}],
+        "blobs": Maybe([_BLOB]),
+        "notes": Maybe(["text"]),
+        "requirements": _REQUIREMENTS,
+    },
+}
+
+
+def fault_of(kind: str, document: object) -> str | None:
+    """Where a document of a kind departs from its shape: place, what is there, what is wanted."""
+    return _fault(document, DOCUMENTS[kind], "")
+
+
+def _fault(value: Any, shape: Any, place: str) -> str | None:
+    if isinstance(shape, str):
+        want, takes = _KINDS[shape]
+        return None if takes(value) else _says(place, value, want)
+    if isinstance(shape, list):
+        if not isinstance(value, list):
+            return _says(place, value, "a list")
+        items = ((f"{place}[{at}]", item, shape[0]) for at, item in enumerate(value))
+    elif not isinstance(value, dict):
+        return _says(place, value, "an object")
+    elif isinstance(shape, Each):
+        items = ((_inner(place, name), item, shape.of) for name, item in value.items())
+        if not all(map(_is_text, value)):
+            return f"{place}: a field's name is no text"
+    else:
+        for name, inner in shape.items():
+            if name not in value:
+                if isinstance(inner, Maybe):
+                    continue
+                return f"field {_inner(place, name)!r} is missing"
+            inner = inner.of if isinstance(inner, Maybe) else inner
+            fault = _fault(value[name], inner, _inner(place, name))
+            if fault is not None:
+                return fault
+        return None
+    faults = (_fault(item, inner, where) for where, item, inner in items)
+    return next((fault for fault in faults if fault is not None), None)
+
+
+def _inner(place: str, name: str) -> str:
+    return f"{place}.{name}" if place else name
+
+
+def _says(place: str, value: Any, want: str) -> str:
+    got = next((word for kind, word in _WORDS.items() if type(value) is kind), "null")
+    if isinstance(value, str):
+        got = ascii(value[:80])
+    elif want.startswith("an integer") and type(value) is int:
+        got = "one out of range"
+    return f"{place or 'the document'}: got {got}, want {want}"
+
+
+_WORDS = {
+    bool: "a boolean",
+    int: "an integer",
+    float: "a number",
+    str: "a string",
+    list: "a list",
+    dict: "an object",
+}
+
+__all__ = ["DOCUMENTS", "Each", "Maybe", "fault_of"]
