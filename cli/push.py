@@ -103,6 +103,8 @@ def pull(
     else:
         say(f"{path}: {plural(got.files_written, 'file')} written, from {name}")
         say(f"targets {', '.join(got.targets) or 'none'}; root digest {got.root_digest}")
+        if got.source_root_digest != got.root_digest:
+            say(f"the source has root digest {got.source_root_digest}")
     return 0
 
 
@@ -115,6 +117,7 @@ def _as_json(name: str, path: Path, got: Received) -> dict[str, object]:
         "place": name,
         "store": str(path),
         "root_digest": got.root_digest,
+        "source_root_digest": got.source_root_digest,
         "digest": got.digest or None,
         "targets": list(got.targets),
         "files_written": got.files_written,

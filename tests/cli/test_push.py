@@ -37,6 +37,7 @@ def test_a_store_at_a_url_from_push_to_pull(stored, tmp_path, environment):
 
     assert done("push", stored, url)["files_sent"] == 15
     assert done("push", stored, url) == {
+        "format": 1,
         "store": str(stored),
         "place": url,
         "root_digest": root_digest,
@@ -83,7 +84,9 @@ def test_an_image_from_push_to_pull(stored, tmp_path, environment):
         assert got.returncode == 0, got.stderr
         assert f"targets cpu, h200; {root}" in got.stdout
         one = run_cli("pull", reference, "-o", tmp_path / "one", "-t", "cpu", env=environment)
-        assert "targets cpu; " in one.stdout, one.stderr
+        part, source = one.stdout.splitlines()[1:]
+        assert part == f"targets cpu; root digest {StoreReader(tmp_path / 'one').root_digest()}"
+        assert source == f"the source has {root}"
         bad = ("pull", reference, "-o", tmp_path / "bad", "--digest", "0" * 64)
         assert_one_line_error(run_cli(*bad, env=environment), 1, "is not the pinned store")
     assert tree_digest(tmp_path / "store") == tree_digest(stored)
