@@ -181,6 +181,7 @@ def pull_folder(files: RemoteFiles, path: Path, target: str | None = None) -> Re
         RemoteError: something cannot be read, or the index lacks what a document names.
     """
     reader = StoreReader(files.mirror, whole=files.url, files=files)
+    files.refresh()
     index = files.index
     files.need(index.paths if target is None else _documents(index, target))
     if target is not None:

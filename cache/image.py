@@ -137,6 +137,7 @@ def entries(
     end = -1
     try:
         bounded: Any = _Bounded(plain)
+        tar: Any  # typeshed has neither `members` nor what `pax_headers` is
         with tarfile.open(fileobj=bounded, mode="r:") as tar:
             while (entry := tar.next()) is not None:
                 tar.members.clear()  # else there is one for each entry
