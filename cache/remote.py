@@ -3,8 +3,9 @@
 The folder, the *mirror*, is a store of its own in the user's cache and goes by the root digest:
 whatever lies in it belongs to that store, from whichever URL it came. The root digest is not of the
 list of blobs in its index: where a pinned store lacks something, its URL is asked for the index
-again. The index is fetched first and compared with the root digest that is asked for and with a signature; a file is fetched when it
-is read, compared with the digest that the index has for it, and only then published in the mirror.
+again. The index is fetched first and compared with the root digest that is asked for and with a
+signature; a file is fetched when it is read, compared with the digest that the index has for it,
+and only then published in the mirror.
 Nothing else comes from the URL. Offline nothing is asked of anybody.
 """
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 
 import click
 
 from cudnn_aot.cache.merge import merge as merge_stores
-from cudnn_aot.cache.reader import StoreReader
-from cudnn_aot.cli.options import choose_store, json_option, store_option
+from cudnn_aot.cli.options import choose_store, json_option, open_source, store_option
 from cudnn_aot.cli.output import complain, print_json, say
 from cudnn_aot.cli.table import format_bytes, plural
 from cudnn_aot.errors import UsageError
@@ -32,7 +30,7 @@ def merge(
     if keep and replace:
         raise UsageError("--keep and --replace exclude each other: give one")
     path = choose_store(store).path
-    readers = [StoreReader(Path(source)) for source in sources]
+    readers = [open_source(source) for source in sources]
     did = merge_stores(readers, path, "keep" if keep else "replace" if replace else None)
     is_decided = keep or replace
     for line in did.failures:

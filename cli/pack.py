@@ -6,6 +6,7 @@ import click
 
 from cudnn_aot.cache.pack_writer import write_pack
 from cudnn_aot.cache.reader import StoreReader
+from cudnn_aot.cache.trust import environment_keys
 from cudnn_aot.cache.writer import source_date_epoch
 from cudnn_aot.cli.options import choose_store, json_option
 from cudnn_aot.cli.output import print_json, say
@@ -22,7 +23,7 @@ def pack(store: str | None, output: str, as_json: bool) -> int:
     STORE defaults to the store in use. Equal stores give equal packs. A store that has damage is
     refused; files that are not the store's own are left out.
     """
-    reader = choose_store(store).only_reader()
+    reader = choose_store(store).only_reader(environment_keys())
     path = Path(output)
     foreign = reader.foreign()
     files = write_pack(reader, path, source_date_epoch())

@@ -5,13 +5,12 @@ from pathlib import Path
 import click
 
 from cudnn_aot.cache.exchange import Received, pull_folder, pull_image, push_folder, push_image
-from cudnn_aot.cache.layers import open_store
-from cudnn_aot.cache.place import is_url, place_of
+from cudnn_aot.cache.place import is_url
 from cudnn_aot.cache.registry import parse_reference
 from cudnn_aot.cache.remote import open_remote
 from cudnn_aot.cache.transfer import is_offline, redacted
 from cudnn_aot.cache.trust import environment_keys, public_keys
-from cudnn_aot.cli.options import json_option, offline_option, target_option
+from cudnn_aot.cli.options import json_option, offline_option, open_source, target_option
 from cudnn_aot.cli.output import print_json, say
 from cudnn_aot.cli.table import format_bytes, plural
 from cudnn_aot.errors import UsageError
@@ -33,7 +32,7 @@ def push(store: str, place: str, plain_http: bool, as_json: bool) -> int:
     """
     if is_offline():
         raise UsageError("push needs a network: unset CUDNN_AOT_OFFLINE")
-    reader = open_store(place_of(store))
+    reader = open_source(store)
     if _is_image(place):
         sent = push_image(reader, place, plain_http)
         name = str(parse_reference(place))

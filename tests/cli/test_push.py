@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -151,3 +152,41 @@ def test_a_damaged_store_is_not_signed(stored, tmp_path):
     failed = run_cli("sign", tmp_path / "store", "--key", tmp_path / "key")
     assert_one_line_error(failed, 1, "faults, the first: ")
     assert not (tmp_path / "store" / "signatures").exists()
+
+
+def test_stores_at_urls_are_merged_and_compared(stored, tmp_path, environment):
+    url = f"file://{tmp_path}/far"
+    assert run_cli("push", stored, url, env=environment).returncode == 0
+    merged = run_cli("merge", url, "-o", tmp_path / "merged", env=environment)
+    assert merged.returncode == 0, merged.stderr
+    assert tree_digest(tmp_path / "merged") == tree_digest(stored)
+    same = run_cli("diff", url, tmp_path / "merged", "--json", env=environment)
+    assert (same.returncode, json.loads(same.stdout)["a"]) == (0, url), same.stderr
+    packed = run_cli("pack", url, "-o", tmp_path / "pack", env=environment)
+    assert packed.returncode == 0, packed.stderr
+    assert StoreReader(tmp_path / "pack").root_digest() == StoreReader(stored).root_digest()
+
+
+def test_nothing_of_an_unsigned_store_goes_elsewhere_where_keys_are_trusted(
+    stored, tmp_path, environment
+):
+    key, signed = tmp_path / "key", tmp_path / "signed"
+    text = json.loads(run_cli("sign", "--new-key", key, "--json").stdout)["base64"]
+    shutil.copytree(stored, signed)
+    assert run_cli("sign", signed, "--key", key).returncode == 0
+    trusting = {**environment, "CUDNN_AOT_TRUST": text}
+    for number, store in enumerate((stored, signed)):
+        out = tmp_path / f"out{number}"
+        out.mkdir()
+        for command in (
+            ("merge", signed, store, "-o", out / "merged"),
+            ("push", store, f"file://{out}/far"),
+            ("pack", store, "-o", out / "pack"),
+        ):
+            done = run_cli(*command, env=trusting)
+            if store == signed:
+                assert done.returncode == 0, done.stderr
+            else:
+                assert_one_line_error(done, 1, "is not trusted", "has not signed it")
+    assert list((tmp_path / "out0").iterdir()) == []
+    assert len(list((tmp_path / "out1").iterdir())) == 3
