@@ -37,7 +37,7 @@ class Contents:
         return publish_order([layout.STORE_FILE, *self.index.paths])
 
 
-_ORDER = ("store", "blob", "kernel", "pointer", "class", "name", "signature", "index")
+_ORDER = ("store", "blob", "kernel", "pointer", "class", "name", "build", "signature", "index")
 
 
 def publish_order(paths: Iterable[str]) -> list[str]:
@@ -81,6 +81,8 @@ def contents_of(reader: StoreReader) -> Contents:
             record = reader.kernel(ids[0])
             need(layout.blob_path(record["blob"]["sha256"]), path)
             triples.add(str(record["requirements"].get("host_triple", "")))
+            continue
+        if kind == "build":
             continue
         share = targets.setdefault(ids[0], set())
         share.add(path)

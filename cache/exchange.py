@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from cudnn_aot.cache import image, layout, trust
-from cudnn_aot.cache.contents import contents_of, plan_paths, publish_order
-from cudnn_aot.cache.index import Index, parse_index
+from cudnn_aot.cache.contents import contents_of, plan_paths, pointer_paths, publish_order
+from cudnn_aot.cache.index import MAX_INDEX_BYTES, Index, is_size, parse_index
 from cudnn_aot.cache.progress import Event, ProgressCallback, Stage, silent
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.cache.registry import Registry, parse_reference
@@ -24,8 +24,9 @@ from cudnn_aot.errors import (
     NotInStoreError,
     PinError,
     RemoteError,
-    did_you_mean,
 )
+
+_MAX_SIGNATURE_BYTES = 64 << 10  # it has some hundred
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +42,15 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """What a pull did. ``digest`` is that of the manifest."""
+    """What a pull did. ``digest`` is that of the manifest, empty for a URL.
+
+    Attributes:
+        root_digest: of the store that was written to, as it is now: what a pin of it names.
+        source_root_digest: of the whole store that was pulled from.
+    """
 
     root_digest: str
+    source_root_digest: str
     digest: str
     targets: tuple[str, ...]
     files_written: int
@@ -156,36 +163,35 @@ def pull_image(
         TrustError: none of the keys has signed it.
     """
     parsed = parse_reference(reference)
+    name = str(parsed)
     registry = Registry(parsed, plain_http, retry)
     manifest, manifest_digest = registry.manifest(parsed.place)
-    layers = _layers(manifest, str(parsed))
-    held = [layer.target for layer in layers if layer.target]
-    if target is not None and target not in held:
-        near = did_you_mean(target, held)
-        raise NotInStoreError(
-            f"{parsed} holds nothing for target {target!r}{near}: it has {', '.join(held)}"
-        )
+    layers = _layers(manifest, name)
+    held = [layer.target for layer in layers]
+    # Tools drop annotations: then any layer may have something of the target.
+    is_split = target is not None and None not in held
+    if is_split and target not in held:
+        raise NotInStoreError(_lacking(name, target, filter(None, held)))
     with ExitStack() as stack:
         streams = []
         for number, layer in enumerate(layers):
-            progress(Event(Stage.RECEIVE, number, len(layers), layer.target))
-            if target in (None, layer.target) or not layer.target:
+            progress(Event(Stage.RECEIVE, number, len(layers), layer.target or ""))
+            if not is_split or layer.target in (target, ""):
                 stream = stack.enter_context(tempfile.TemporaryFile())
                 registry.read_blob(layer.digest, layer.size, stream)
-                streams.append(_Stream(stream, layer.media_type, f"{parsed} layer {layer.digest}"))
-        index, signatures = _checked(streams, str(parsed), whole=target is None)
+                streams.append(_Stream(stream, layer.media_type, f"{name} layer {layer.digest}"))
+        index, signatures = _index_of(streams, name, [key.id for key in keys])
         if digest and digest != index.root_digest:
             raise PinError(
-                f"{parsed} is not the pinned store: got root digest {index.root_digest}, want "
+                f"{name} is not the pinned store: got root digest {index.root_digest}, want "
                 f"{digest}"
             )
         if keys:
-            read = _reader_of(signatures, str(parsed))
-            trust.need_signed(read, keys, index.root_digest, str(parsed))
-        with StoreWriter(path) as writer:
-            _publish(writer, streams)
-        taken = tuple(name for name in held if target in (None, name))
-        return Received(index.root_digest, manifest_digest, taken, writer.files_written)
+            trust.need_signed(_reader_of(signatures, name), keys, index.root_digest, name)
+        stage = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        _unpack(streams, index, stage)
+        taken = _taken(StoreReader(stage, whole=name), index, target, name)
+        return _received(StoreReader(stage), path, taken, index, manifest_digest)
 
 
 def pull_folder(
@@ -198,34 +204,78 @@ def pull_folder(
 
     Raises:
         NotInStoreError: it holds nothing for the target.
-        RemoteError: something cannot be read.
+        RemoteError: something cannot be read, or the index lacks what a document names.
     """
     reader = StoreReader(files.mirror, whole=files.url, files=files)
+    files.refresh()
     index = files.index
-    if target is None:
-        wanted = index.paths
-        files.need(wanted, progress)
-        targets = reader.targets()
-    else:
-        documents = [path for path in index.documents if _target_of(path) == target]
-        if not documents:
-            held = sorted({name for name in map(_target_of, index.documents) if name is not None})
-            raise NotInStoreError(
-                f"{files.url} holds nothing for target {target!r}{did_you_mean(target, held)}: it "
-                f"has {', '.join(held)}"
-            )
-        files.need(documents)
-        keys = [key for holder, key in reader.pointers() if holder == target]
-        needed = {path for key in keys for path in plan_paths(reader, target, key)}
-        files.need(needed, progress)
-        wanted, targets = [*documents, *needed], [target]
-    with StoreWriter(path) as writer:
-        for relative in publish_order(wanted):
-            writer.put_file(relative, files.read(relative))
-    return Received(index.root_digest, "", tuple(targets), writer.files_written)
+    files.need(index.paths if target is None else _documents(index, target), progress)
+    if target is not None:
+        records = (reader.pointer(*place) for place in _pointers(index, target))
+        files.need((blob for pointer in records for blob in pointer_paths(pointer)), progress)
+    taken = _taken(reader, index, target, files.url)
+    files.need(taken.paths, progress)
+    return _received(reader, path, taken, index, "")
 
 
 # What follows is not part of the interface.
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """What is taken of a store: paths, in an order for publishing, and whose plans they are."""
+
+    paths: tuple[str, ...]
+    targets: tuple[str, ...]
+
+
+def _taken(reader: StoreReader, index: Index, target: str | None, where: str) -> _Taken:
+    """All of a store, or a target's share of it, as its documents have it.
+
+    The root digest is of the documents alone: what else an index lists is not believed.
+    """
+    if target is not None and target not in index.targets:
+        raise NotInStoreError(_lacking(where, target, index.targets))
+    try:
+        if target is None:
+            blobs = contents_of(reader).index.blobs
+            wanted = [*index.documents, *blobs, *index.signatures]
+            targets = tuple(index.targets)
+        else:
+            places = _pointers(index, target)
+            needed = {path for place in places for path in plan_paths(reader, *place)}
+            wanted, targets = [*_documents(index, target), *needed], (target,)
+        for path in wanted:
+            if reader.size(path) is None:
+                raise DamagedError(f"{path} is missing")
+    except (DamagedError, NotInStoreError) as error:
+        fault = str(error).removeprefix(f"{reader.path}/")
+        raise RemoteError(f"{where} is no whole store: {fault}", 1) from None
+    return _Taken(tuple(publish_order(wanted)), targets)
+
+
+def _received(
+    reader: StoreReader, path: Path, taken: _Taken, index: Index, digest: str
+) -> Received:
+    with StoreWriter(path) as writer:
+        for relative in taken.paths:
+            writer.put_file(relative, reader.read(relative))
+    made = StoreReader(path).root_digest()
+    return Received(made, index.root_digest, digest, taken.targets, writer.files_written)
+
+
+def _documents(index: Index, target: str) -> list[str]:
+    return [path for path in index.documents if _target_of(path) == target]
+
+
+def _pointers(index: Index, target: str) -> list[tuple[str, str]]:
+    """Target and graph key of each pointer of a target."""
+    known = (layout.classify(path) or ("", ()) for path in _documents(index, target))
+    return [(ids[0], ids[1]) for kind, ids in known if kind == "pointer"]
+
+
+def _lacking(where: str, target: str | None, held: Iterable[str]) -> str:
+    return f"{where} holds nothing for target {target!r}: it has {', '.join(held) or 'none'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +283,7 @@ class _Described:
     digest: str
     size: int
     media_type: str
-    target: str  # empty for what targets share, and where a tool has dropped the annotation
+    target: str | None  # empty for what targets share, None where a tool has dropped the annotation
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,70 +297,71 @@ class _Stream:
 
 def _layers(manifest: dict[str, Any], where: str) -> list[_Described]:
     """The layers of a manifest, which must be those that `push_image` makes."""
+    listed = manifest.get("layers")
+    if not isinstance(listed, list):
+        raise RemoteError(f"{where} is no image of a store: bad layers, want a list", 1)
     found = []
-    for layer in manifest.get("layers") or ():
+    for number, layer in enumerate(listed):
         match layer:
-            case {"mediaType": str(kind), "digest": str(digest), "size": int(size)} if kind in (
-                image.LAYER_TYPE,
-                image.GZIP_LAYER_TYPE,
-            ) and layout.is_digest(digest.removeprefix("sha256:")):
-                target = (layer.get("annotations") or {}).get(image.TARGET, "")
-                found.append(_Described(digest, size, kind, str(target)))
-            case _:
-                raise RemoteError(f"{where} is no image of a store: it has other layers", 1)
+            case {"mediaType": str(kind), "digest": str(digest), "size": size} if (
+                kind in (image.LAYER_TYPE, image.GZIP_LAYER_TYPE)
+                and digest.startswith("sha256:")
+                and layout.is_digest(digest.removeprefix("sha256:"))
+                and is_size(size)
+            ):
+                annotations = layer.get("annotations") or {}
+                target = annotations.get(image.TARGET) if isinstance(annotations, dict) else 0
+                if target is None or isinstance(target, str):
+                    found.append(_Described(digest, size, kind, target))
+                    continue
+        raise RemoteError(f"{where} is no image of a store: bad layers: {number} is another", 1)
     if not found:
         raise RemoteError(f"{where} is no image of a store: it has no layers", 1)
     return found
 
 
-def _files(streams: Sequence[_Stream]) -> Iterator[tuple[str, bytes, str]]:
+def _files(streams: Sequence[_Stream]) -> Iterator[tuple[str, int, Callable[[], bytes], str]]:
     for each in streams:
         each.stream.seek(0)
-        for path, data in image.entries(each.stream, each.media_type, each.where):
-            yield path, data, each.where
+        for path, size, read in image.entries(each.stream, each.media_type, each.where):
+            yield path, size, read, each.where
 
 
-def _checked(streams: Sequence[_Stream], name: str, whole: bool) -> tuple[Index, dict[str, bytes]]:
-    """The index and the signatures of layers of which every file was compared with the index."""
-    index = None
-    for path, data, where in _files(streams):
-        if path == layout.INDEX_FILE:
+def _index_of(
+    streams: Sequence[_Stream], name: str, key_ids: Sequence[str]
+) -> tuple[Index, dict[str, bytes]]:
+    """The index and the signatures of these keys; no other file is read for it."""
+    asked = {layout.signature_path(key_id) for key_id in key_ids}
+    index, signatures = None, {}
+    for path, size, read, where in _files(streams):
+        if path == layout.INDEX_FILE and index is None:
+            if size > MAX_INDEX_BYTES:
+                raise RemoteError(f"{where}: {path} has {size} bytes, want {MAX_INDEX_BYTES}", 1)
             try:
-                index = parse_index(data)
+                index = parse_index(read())
             except ValueError as error:
                 raise RemoteError(f"{where}: {path} is damaged: {error}", 1) from None
+        elif path in asked and size <= _MAX_SIGNATURE_BYTES:
+            signatures[path] = read()
     if index is None:
         raise RemoteError(f"{name} is no image of a store: it has no {layout.INDEX_FILE}", 1)
-    signatures, seen = {}, set()
-    for path, data, where in _files(streams):
-        fault = layout.file_fault(path, data)
-        part = index.part(path)
-        if path.startswith("signatures/"):
-            signatures[path] = data
-        elif path not in (layout.STORE_FILE, layout.INDEX_FILE) and fault is None:
-            seen.add(path)
-            if part is None or not part.holds(data):
-                fault = "the index lists it otherwise"
-        if fault:
-            raise RemoteError(f"{where}: {path} is damaged: {fault}", 1)
-    missing = {*index.documents, *index.blobs} - seen
-    if whole and missing:
-        raise RemoteError(f"{name} lacks {sorted(missing)[0]}, which its index lists", 1)
     return index, signatures
 
 
-def _publish(writer: StoreWriter, streams: Sequence[_Stream]) -> None:
-    """Blobs before what names them; a layer at a time would not do, as layers share kernels."""
-    order = publish_order(path for path, _, _ in _files(streams))
-    for kind in dict.fromkeys(_kind(path) for path in order):
-        for path, data, _ in _files(streams):
-            # The index is of the whole image: with other things in the store it would be wrong.
-            if _kind(path) == kind and kind not in ("index", "store"):
-                writer.put_file(path, data)
-
-
-def _kind(path: str) -> str:
-    return (layout.classify(path) or ("",))[0]
+def _unpack(streams: Sequence[_Stream], index: Index, stage: Path) -> None:
+    """Write the files into a folder, each compared with the index."""
+    (stage / layout.STORE_FILE).write_bytes(layout.STORE_BYTES)
+    for path, size, read, where in _files(streams):
+        part = index.part(path)
+        if path in (layout.STORE_FILE, layout.INDEX_FILE):
+            continue
+        # The size first: what the index does not have is not read.
+        if part is None or part.size != size or not part.holds(data := read()):
+            raise RemoteError(f"{where}: {path} is damaged: the index lists it otherwise", 1)
+        if fault := layout.file_fault(path, data):
+            raise RemoteError(f"{where}: {path} is damaged: {fault}", 1)
+        (stage / path).parent.mkdir(parents=True, exist_ok=True)
+        (stage / path).write_bytes(data)
 
 
 def _target_of(path: str) -> str | None:
@@ -323,6 +374,9 @@ def _reader_of(signatures: Mapping[str, bytes], where: str) -> Any:
         data = signatures.get(layout.signature_path(key_id))
         if data is None:
             raise NotInStoreError(f"{where} has no signature of key {key_id}")
-        return layout.parse_document(data)
+        try:
+            return layout.parse_document(data)
+        except ValueError as error:
+            raise DamagedError(f"signature of key {key_id} is damaged: {error}") from None
 
     return read

@@ -8,11 +8,12 @@ versions: equal stores give equal digests, wherever they are pushed. No time and
 
 from __future__ import annotations
 
+import functools
 import gzip
 import io
 import tarfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -28,7 +29,9 @@ CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
 LAYER_TYPE = "application/vnd.oci.image.layer.v1.tar"
 # What is read, too: tools that copy images between registries compress layers.
 GZIP_LAYER_TYPE = f"{LAYER_TYPE}+gzip"
-_MAX_FILE_BYTES = 1 << 30  # of what a compressed layer may make of little
+_MAX_LAYER_BYTES = 16 << 30  # of what a compressed layer may make of little
+_MAX_READ_BYTES = 64 << 10  # at once: a name in an extended header has some hundred
+_PIECE_BYTES = 32 << 10
 # Annotations of the manifest, and of layers the target, which is empty for what targets share.
 ROOT_DIGEST = "cudnn-aot.root-digest"
 TARGETS = "cudnn-aot.targets"
@@ -118,28 +121,72 @@ def manifest_bytes(contents: Contents, config: Any, layers: Iterable[Any]) -> by
     )
 
 
-def entries(stream: IO[bytes], media_type: str, where: str) -> Iterator[tuple[str, bytes]]:
-    """Path in the store and bytes of each file of a layer, nothing being unpacked.
+def entries(
+    stream: IO[bytes], media_type: str, where: str
+) -> Iterator[tuple[str, int, Callable[[], bytes]]]:
+    """Path in the store, size in bytes and what reads them, of each file of a layer.
+
+    Nothing is unpacked, and of what whoever made the layer chooses a few KiB are in memory at a
+    time: a caller reads no file of which the size is not as it should be. A file is to be read
+    before the next one is asked for.
 
     Raises:
         RemoteError: it is no tar, or holds something else than a store's files in their folders.
     """
     plain: Any = gzip.GzipFile(fileobj=stream) if media_type == GZIP_LAYER_TYPE else stream
+    end = -1
     try:
-        with tarfile.open(fileobj=plain, mode="r:") as tar:
-            for entry in tar:
+        bounded: Any = _Bounded(plain)
+        tar: Any  # typeshed has neither `members` nor what `pax_headers` is
+        with tarfile.open(fileobj=bounded, mode="r:") as tar:
+            while (entry := tar.next()) is not None:
+                tar.members.clear()  # else there is one for each entry
+                tar.pax_headers.clear()
+                if entry.size < 0 or entry.offset <= end:
+                    raise tarfile.ReadError("an entry begins before the one before it ends")
+                end = entry.offset
                 relative = _relative(entry, where)
-                if relative is None:
-                    continue
-                if entry.size > _MAX_FILE_BYTES:
-                    raise RemoteError(f"{where}: {entry.name!r} has {entry.size} bytes", 1)
-                content = tar.extractfile(entry)
-                data = content.read() if content is not None else b""
-                if len(data) != entry.size:
-                    raise RemoteError(f"{where}: {entry.name!r} was cut")
-                yield relative, data
-    except (tarfile.TarError, OSError, ValueError, EOFError, zlib.error) as error:
-        raise RemoteError(f"{where} is no tar: {str(error).lower()}") from None
+                if relative is not None:
+                    yield relative, entry.size, functools.partial(_content, tar, entry, where)
+    except (tarfile.TarError, OSError, ValueError, EOFError, OverflowError, zlib.error) as error:
+        raise RemoteError(f"{where} is no tar: {str(error).lower()}", 1) from None
+    except RecursionError:  # an extended header of an extended header, and so on
+        raise RemoteError(f"{where} is no tar: too many headers of one entry", 1) from None
+
+
+class _Bounded:
+    """A stream for tarfile, which else reads at once as much as a header of the layer says."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+
+    def read(self, size: int) -> bytes:
+        if not 0 <= size <= _MAX_READ_BYTES:
+            raise tarfile.ReadError(f"a header has {size} bytes, want {_MAX_READ_BYTES} at most")
+        self._need_place(self._stream.tell() + size)
+        return self._stream.read(size)
+
+    def seek(self, place: int) -> int:
+        self._need_place(place)
+        return self._stream.seek(place)
+
+    def tell(self) -> int:
+        return self._stream.tell()
+
+    def _need_place(self, place: int) -> None:
+        if place > _MAX_LAYER_BYTES:
+            raise tarfile.ReadError(f"it has more than {_MAX_LAYER_BYTES} bytes")
+
+
+def _content(tar: tarfile.TarFile, entry: tarfile.TarInfo, where: str) -> bytes:
+    content = tar.extractfile(entry)
+    assert content is not None  # a regular file, as `_relative` has seen
+    data = bytearray()
+    while piece := content.read(_PIECE_BYTES):
+        data += piece
+    if len(data) != entry.size:
+        raise RemoteError(f"{where}: {entry.name!r} was cut", 1)
+    return bytes(data)
 
 
 def _relative(entry: tarfile.TarInfo, where: str) -> str | None:

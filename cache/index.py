@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from cudnn_aot.cache import layout
 from cudnn_aot.cache.canonical import sha256_hex
 
+MAX_INDEX_BYTES = 64 << 20  # of some 500 000 files
+_MAX_SIZE_BYTES = 1 << 34  # of one file or one layer: nobody has had a larger one
 _KINDS = {
-    "documents": ("class", "kernel", "name", "pointer"),  # what the root digest is of
+    "documents": ("build", "class", "kernel", "name", "pointer"),  # what the root digest is of
     "blobs": ("blob",),
     "signatures": ("signature",),
 }
@@ -51,6 +53,12 @@ class Index:
         return None
 
     @property
+    def targets(self) -> list[str]:
+        """Every target that has a plan or a name, sorted."""
+        known = (layout.classify(path) or ("", ("",)) for path in self.documents)
+        return sorted({ids[0] for kind, ids in known if kind in ("pointer", "name")})
+
+    @property
     def paths(self) -> list[str]:
         """Of all that is listed, sorted."""
         return sorted([*self.documents, *self.blobs, *self.signatures])
@@ -66,6 +74,11 @@ class Index:
             "signatures": listed(self.signatures),
         }
         return layout.document_bytes(document)
+
+
+def is_size(size: object) -> bool:
+    """Whether that can be the number of bytes of a file of a store, as JSON has it."""
+    return type(size) is int and 0 <= size <= _MAX_SIZE_BYTES
 
 
 def parse_index(data: bytes) -> Index:
@@ -84,7 +97,7 @@ def _parts(listed: object, field: str) -> dict[str, Part]:
     for path, entry in listed.items():
         kind, ids = layout.classify(path) or ("", ())
         match entry:
-            case [str(sha256), int(size)] if layout.is_digest(sha256) and size >= 0:
+            case [str(sha256), int(size)] if layout.is_digest(sha256) and is_size(size):
                 part = Part(sha256, size)
             case _:
                 raise ValueError(f"it lists {path!r} with {entry!r}, want a digest and a size")
@@ -94,4 +107,4 @@ def _parts(listed: object, field: str) -> dict[str, Part]:
     return parts
 
 
-__all__ = ["Index", "Part", "parse_index"]
+__all__ = ["MAX_INDEX_BYTES", "Index", "Part", "is_size", "parse_index"]

@@ -165,9 +165,9 @@ class _Merging:
         except StoreError:  # not there, or damaged
             known = document
         if (known["graph_key"], known["uids"]) != (key, uids):
-            what = f"graph {known['graph_key'][:12]}, and in {str(source.path)!r} {key[:12]}"
+            what = f"graph {known['graph_key'][:12]}, and in {source.where!r} {key[:12]}"
             if known["graph_key"] == key:
-                what = f"uids {known['uids']}, and in {str(source.path)!r} {uids}"
+                what = f"uids {known['uids']}, and in {source.where!r} {uids}"
             self.did.conflicts.append(f"name {name!r} for {target}: stands for {what}")
             if not self._is_later_taken:
                 return
@@ -209,7 +209,7 @@ class _Merging:
         first = parts[0]
         for other in parts[1:]:
             if other.like != first.like:
-                here, there = str(first.source.path), str(other.source.path)
+                here, there = first.source.where, other.source.where
                 self.did.conflicts.append(f"{what}: {_difference(first, other, here, there)}")
                 if self._is_later_taken:
                     first = other
@@ -259,7 +259,7 @@ class _Merging:
             yield
         except (StoreError, KeyError, TypeError, ValueError) as error:
             said = str(error) if isinstance(error, StoreError) else "a document cannot be read"
-            line = f"{source.path}: {said}"
+            line = f"{source.where}: {said}"
             if line not in self.did.failures:
                 self.did.failures.append(line)
 

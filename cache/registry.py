@@ -36,6 +36,7 @@ _CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
 _DOCKER_HUB = ("registry-1.docker.io", "https://index.docker.io/v1/")
 _MAX_MANIFEST_BYTES = 4 << 20  # what the specification asks registries to take
 _PIECE_BYTES = 1 << 20
+_AS_IT_IS = {"Accept-Encoding": "identity"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,17 +162,13 @@ class Registry:
             answer = self._send("GET", url, seconds, headers={"Accept": MANIFEST_TYPE}, stream=True)
             with answer:
                 answer.raise_for_status()
-                data = bytearray()
-                for piece in _pieces(answer, seconds):
-                    data += piece
-                    if len(data) > _MAX_MANIFEST_BYTES:
-                        raise RemoteError(f"{url} has more than {_MAX_MANIFEST_BYTES} bytes", 1)
-            got = f"sha256:{sha256_hex(bytes(data))}"
+                data = _body(answer, seconds, url)
+            got = f"sha256:{sha256_hex(data)}"
             said = answer.headers.get("Docker-Content-Digest", got)
             want = place if _DIGEST.fullmatch(place) else said
             if got != want:
                 raise Mismatch(f"its bytes hash to {got}, want {want}")
-            return bytes(data)
+            return data
 
         what = f"{self._base}/manifests/{place}"
         data = self._fetch(f"cannot read {what}", ask)
@@ -239,7 +236,11 @@ class Registry:
             own = urlsplit(url).netloc == urlsplit(self._base).netloc
             authorized = {"Authorization": self._token} if self._token and own else {}
             answer = self._session.request(
-                method, url, headers={**headers, **authorized}, timeout=seconds, **options
+                method,
+                url,
+                headers={**_AS_IT_IS, **headers, **authorized},
+                timeout=seconds,
+                **options,
             )
             challenge = answer.headers.get("WWW-Authenticate", "")
             if answer.status_code != 401 or not own or not self._authorize(challenge, seconds):
@@ -260,21 +261,47 @@ class Registry:
                 raise RemoteError(f"{self._base}: bad token server {redacted(realm)!r}, want HTTPS")
             asked.setdefault("scope", f"repository:{self._name}:pull,push")
             headers = {"Authorization": f"Basic {self._login}"} if self._login else {}
-            given = self._session.get(realm, params=asked, headers=headers, timeout=seconds)
-            given.raise_for_status()
-            document = given.json()
-            token = document.get("token") or document.get("access_token") or ""
-            self._token = f"Bearer {token}"
+            given = self._session.get(
+                realm, params=asked, headers={**_AS_IT_IS, **headers}, timeout=seconds, stream=True
+            )
+            with given:
+                given.raise_for_status()
+                data = _body(given, seconds, redacted(realm))
+            self._token = f"Bearer {_token(data, redacted(realm))}"
         return self._token != before
 
 
 def _pieces(answer: Any, seconds: float) -> Iterator[bytes]:
     """The body; the limit of requests is one of silence, and a body may come drop by drop."""
     end = time.monotonic() + seconds
-    for piece in answer.iter_content(_PIECE_BYTES):
+    # As they are sent: a piece that is decompressed may be a thousand times as large.
+    for piece in answer.raw.stream(_PIECE_BYTES, decode_content=False):
         if time.monotonic() > end:
             raise TimeoutError(f"it took more than {seconds:.0f} s")
         yield piece
+
+
+def _body(answer: Any, seconds: float, what: str) -> bytes:
+    """The body of a manifest, or of less."""
+    data = bytearray()
+    for piece in _pieces(answer, seconds):
+        data += piece
+        if len(data) > _MAX_MANIFEST_BYTES:
+            raise RemoteError(f"{what} has more than {_MAX_MANIFEST_BYTES} bytes", 1)
+    return bytes(data)
+
+
+def _token(data: bytes, realm: str) -> str:
+    """The token in the answer of a token server."""
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError):
+        document = None
+    if isinstance(document, dict):
+        token = document.get("token") or document.get("access_token") or ""
+        if isinstance(token, str) and token.isascii() and token.isprintable():
+            return token
+    raise RemoteError(f"bad answer of token server {realm}: want a JSON object with a token", 1)
 
 
 def _no_authentication(request: Any) -> Any:

@@ -1,9 +1,11 @@
 """Reading a store that lies at a URL, by way of a folder that holds what was fetched of it.
 
 The folder, the *mirror*, is a store of its own in the user's cache and goes by the root digest:
-whatever lies in it belongs to that store, from whichever URL it came. The index is fetched first
-and compared with the root digest that is asked for and with a signature; a file is fetched when it
-is read, compared with the digest that the index has for it, and only then published in the mirror.
+whatever lies in it belongs to that store, from whichever URL it came. The root digest is not of the
+list of blobs in its index: where a pinned store lacks something, its URL is asked for the index
+again. The index is fetched first and compared with the root digest that is asked for and with a
+signature; a file is fetched when it is read, compared with the digest that the index has for it,
+and only then published in the mirror.
 Nothing else comes from the URL. Offline nothing is asked of anybody.
 """
 
@@ -20,7 +22,7 @@ from urllib.parse import quote
 from cudnn_aot.cache import layout, trust
 from cudnn_aot.cache.canonical import sha256_hex
 from cudnn_aot.cache.files import Folder, Status, StoreFiles
-from cudnn_aot.cache.index import Index, Part, parse_index
+from cudnn_aot.cache.index import MAX_INDEX_BYTES, Index, Part, parse_index
 from cudnn_aot.cache.place import cache_store
 from cudnn_aot.cache.progress import Event, ProgressCallback, Stage, silent
 from cudnn_aot.cache.reader import StoreReader
@@ -38,6 +40,8 @@ from cudnn_aot.errors import (
 DEFAULT_RETRY = Retry()
 _THREADS = 8  # requests at a time
 _HTTP = ("http", "https")
+_PIECE_BYTES = 1 << 16
+_MAX_SIGNATURE_BYTES = 64 << 10  # it has some hundred
 
 
 class FileSystem:
@@ -78,7 +82,10 @@ class FileSystem:
 
         def ask(seconds: float) -> bytes:
             limit_s = self.retry.limit_s(seconds, want.size if want else 0)
-            data = self._call(limit_s, "cat_file", self._path(relative))
+            data = self._bytes(relative, limit_s, want.size if want else _MAX_SIGNATURE_BYTES)
+            limit_bytes = want.size if want else _MAX_SIGNATURE_BYTES
+            if len(data) > limit_bytes:
+                raise Mismatch(f"it has more than {limit_bytes} bytes")
             if want is not None and len(data) != want.size:
                 raise Mismatch(f"it has {len(data)} bytes, want {want.size}")
             if want is not None and (got := sha256_hex(data)) != want.sha256:
@@ -96,7 +103,11 @@ class FileSystem:
         """
 
         def ask(seconds: float) -> Index:
-            data = self._call(seconds, "cat_file", self._path(layout.INDEX_FILE))
+            data = self._bytes(layout.INDEX_FILE, seconds, MAX_INDEX_BYTES)
+            if len(data) > MAX_INDEX_BYTES:
+                raise RemoteError(
+                    f"{self.name}/{layout.INDEX_FILE} has more than {MAX_INDEX_BYTES} bytes", 1
+                )
             try:
                 return parse_index(data)
             except ValueError as error:
@@ -138,16 +149,47 @@ class FileSystem:
         # Names are percent-encoded once more: the server decodes one layer to find the file.
         return f"{self._root}/{quote(relative) if self._is_http else relative}"
 
+    def _bytes(self, relative: str, seconds: float, limit_bytes: int) -> bytes:
+        """The file, or what it begins with: one byte more than the limit, if it has as many."""
+        path, end = self._path(relative), limit_bytes + 1
+        self._open_here()
+        if self._is_http:
+            from fsspec.asyn import sync
+
+            return bytes(sync(self._system.loop, self._http_bytes, path, end, timeout=seconds))
+        # A range of one of its objects S3 gives in full; a range of an empty one is an error there.
+        bounds = {} if self._system.async_impl else {"end": end}
+        timed = {"timeout": seconds} if self._system.async_impl else {}
+        return bytes(self._system.cat_file(path, **bounds, **timed))
+
+    async def _http_bytes(self, path: str, end: int) -> bytearray:
+        """As fsspec's own reading, which has no bound, neither of the body nor of unpacking it."""
+        session = await self._system.set_session()
+        data = bytearray()
+        url = self._system.encode_url(path)
+        async with session.get(url, **self._system.kwargs) as answer:
+            self._system._raise_not_found_for_status(answer, path)
+            async for piece in answer.content.iter_chunked(_PIECE_BYTES):
+                data += piece
+                if len(data) >= end:
+                    answer.close()
+                    break
+        return data[:end]
+
     def _call(self, seconds: float, function: str, *args: Any) -> Any:
-        if self._pid != os.getpid():  # fsspec's own thread is not in a forked child
-            self._open()
+        self._open_here()
         call = getattr(self._system, function)
         return call(*args, timeout=seconds) if self._system.async_impl else call(*args)
+
+    def _open_here(self) -> None:
+        if self._pid != os.getpid():  # fsspec's own thread is not in a forked child
+            self._open()
 
     def _open(self) -> None:
         import fsspec
 
-        options = {"encoded": True} if self._is_http else {}
+        client = {"auto_decompress": False, "headers": {"Accept-Encoding": "identity"}}
+        options = {"encoded": True, "client_kwargs": client} if self._is_http else {}
         self._system, root = fsspec.core.url_to_fs(self._url, **options)
         self._root = root.rstrip("/")
         self._pid = os.getpid()
@@ -162,11 +204,20 @@ class RemoteFiles(StoreFiles):
         index: what there is.
     """
 
-    def __init__(self, url: str, index: Index, mirror: Path, source: FileSystem | None) -> None:
+    def __init__(
+        self,
+        url: str,
+        index: Index,
+        mirror: Path,
+        source: FileSystem | None,
+        is_from_source: bool = True,
+    ) -> None:
         self.url = redacted(url)
         self.index = index
         self.mirror = mirror
         self._source = source  # None is offline
+        # What a mirror has of blobs may be of another URL: the root digest is not of them.
+        self._is_from_source = is_from_source or source is None
         self._folder = Folder(mirror)
         self._whole: set[str] = set()  # that this process has compared
         self._tree = _tree([layout.STORE_FILE, *index.paths])
@@ -175,14 +226,14 @@ class RemoteFiles(StoreFiles):
     def read(self, relative: str) -> bytes:
         if relative == layout.STORE_FILE:
             return layout.STORE_BYTES
-        part = self.index.part(relative)
+        part = self._part(relative)
         if part is None:
             raise FileNotFoundError(relative)
         data = self._local(relative, part)
         return self._fetch([(relative, part)])[0] if data is None else data
 
     def status(self, relative: str) -> Status | None:
-        part = self.index.part(relative)
+        part = self._part(relative)
         if part is not None or relative == layout.STORE_FILE:
             return Status(True, False, part.size if part else len(layout.STORE_BYTES))
         return Status(False, True, 0) if relative in self._tree else None
@@ -198,7 +249,7 @@ class RemoteFiles(StoreFiles):
         Raises:
             RemoteError: one cannot be had; the others were fetched.
         """
-        parts = [(path, part) for path in paths if (part := self.index.part(path)) is not None]
+        parts = [(path, part) for path in paths if (part := self._part(path)) is not None]
         missing = [
             (path, part)
             for path, part in dict(parts).items()
@@ -207,7 +258,34 @@ class RemoteFiles(StoreFiles):
         if missing:
             self._fetch(missing, progress)
 
+    def refresh(self) -> None:
+        """Take the index of the source, once, for that of the mirror, if it has this root digest.
+
+        Raises:
+            RemoteError: it cannot be read.
+        """
+        with self._lock:
+            if self._is_from_source or self._source is None:
+                return
+            try:
+                found = self._source.read_index()
+            except NotAStoreError:  # what is asked for next says what is there
+                found = self.index
+            if found.root_digest == self.index.root_digest and found != self.index:
+                self.index = found
+                self._tree = _tree([layout.STORE_FILE, *found.paths])
+                with StoreWriter(self.mirror) as writer:
+                    writer.put_file(layout.INDEX_FILE, found.to_bytes())
+            self._is_from_source = True
+
     # What follows is not part of the interface.
+
+    def _part(self, relative: str) -> Part | None:
+        part = self.index.part(relative)
+        if part is None and not self._is_from_source and relative.startswith("blobs/"):
+            self.refresh()
+            part = self.index.part(relative)
+        return part
 
     def _local(self, relative: str, part: Part) -> bytes | None:
         try:
@@ -228,6 +306,9 @@ class RemoteFiles(StoreFiles):
                 f"{self.url}/{parts[0][0]} was not fetched yet and this is offline: "
                 "unset CUDNN_AOT_OFFLINE, or fetch it before"
             )
+        if not self._is_from_source:
+            self.refresh()
+            parts = [(path, self.index.part(path) or part) for path, part in parts]
         with StoreWriter(self.mirror) as writer:
 
             def get(entry: tuple[str, Part]) -> bytes:
@@ -291,6 +372,7 @@ def open_remote(
     index = None
     if digest:
         index = _known_index(mirrors / digest, digest)
+    is_from_source = index is None
     if index is None and source is None:
         last = digest or _last_seen(seen)
         index = _known_index(mirrors / last, last) if last else None
@@ -316,7 +398,7 @@ def open_remote(
     _publish_index(cache, mirror, index, signatures)
     if source is not None and _last_seen(seen) != root_digest:
         _note_seen(seen, root_digest)
-    return RemoteFiles(url, index, mirror, source)
+    return RemoteFiles(url, index, mirror, source, is_from_source)
 
 
 def remote_reader(url: str, *, whole: str = "", **options: Any) -> StoreReader:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 
 import click
 
 from cudnn_aot.cache.diff import MovedName, StoreDiff
 from cudnn_aot.cache.diff import diff as diff_stores
 from cudnn_aot.cache.inventory import StoredGraph
+from cudnn_aot.cache.layers import open_store
 from cudnn_aot.cache.layout import is_digest
+from cudnn_aot.cache.place import place_of
 from cudnn_aot.cache.reader import StoreReader
+from cudnn_aot.cache.transfer import redacted
 from cudnn_aot.cli.completion import complete_folders
 from cudnn_aot.cli.options import json_option
 from cudnn_aot.cli.output import print_json, say
@@ -34,7 +36,8 @@ def diff(a: str, b: str, as_json: bool) -> int:
     \b
     cudnn-aot diff store.old store
     """
-    readers = StoreReader(Path(a)), StoreReader(Path(b))
+    readers = open_store(place_of(a)), open_store(place_of(b))
+    a, b = redacted(a), redacted(b)
     found = diff_stores(*readers)
     graphs = {move: list(_graph_differences(*readers, move)) for move in found.moved}
     if as_json:

@@ -8,9 +8,8 @@ from pathlib import Path
 import click
 
 from cudnn_aot.cache.merge import merge as merge_stores
-from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.cli.completion import complete_folders
-from cudnn_aot.cli.options import json_option
+from cudnn_aot.cli.options import json_option, open_source
 from cudnn_aot.cli.output import complain, print_json, say
 from cudnn_aot.cli.table import format_bytes, plural
 from cudnn_aot.errors import UsageError
@@ -43,7 +42,7 @@ def merge(sources: tuple[str, ...], output: str, keep: bool, replace: bool, as_j
     if keep and replace:
         raise UsageError("--keep and --replace exclude each other: give one")
     path = Path(output)
-    readers = [StoreReader(Path(source)) for source in sources]
+    readers = [open_source(source) for source in sources]
     did = merge_stores(readers, path, "keep" if keep else "replace" if replace else None)
     is_decided = keep or replace
     for line in did.failures:

@@ -1,7 +1,7 @@
 """Options that mean the same on every command, and how the store is chosen."""
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from cudnn_aot.cache.layers import AnyReader, open_layers, open_store
-from cudnn_aot.cache.place import Place, split_places
+from cudnn_aot.cache.place import Place, place_of, split_places
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.cache.transfer import OFFLINE_VARIABLE, redacted
 from cudnn_aot.cache.trust import PublicKey, public_keys
@@ -45,9 +45,9 @@ class StoreChoice:
         """All layers, each signed by a key that is trusted, if there is one."""
         return open_layers([(place, "") for place in self.layers], keys=choose_keys())
 
-    def only_reader(self) -> StoreReader:
-        """The one store, as it is; raises UsageError where there are several."""
-        return open_store(self._only())
+    def only_reader(self, keys: Sequence[PublicKey] = ()) -> StoreReader:
+        """The one store, signed by one of the keys if there are any; UsageError for several."""
+        return open_store(self._only(), keys=keys)
 
     def _only(self) -> Place:
         if len(self.layers) > 1:
@@ -65,6 +65,15 @@ def choose_store(flag: str | None) -> StoreChoice:
     """The store that ``--store`` names, or its layers, else what the settings name."""
     choice = choose("store", flag)
     return StoreChoice(split_places(choice.value, choice.chosen_by), choice.chosen_by)
+
+
+def open_source(text: str) -> StoreReader:
+    """The store at a path or URL whose contents go elsewhere.
+
+    Raises:
+        TrustError: keys are trusted, and none of them has signed it.
+    """
+    return open_store(place_of(text), keys=choose_keys())
 
 
 def choose_list(name: str, flags: Iterable[str]) -> Choice:

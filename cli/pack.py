@@ -8,7 +8,7 @@ from cudnn_aot.cache.pack_writer import write_pack
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.cache.writer import source_date_epoch
 from cudnn_aot.cli.completion import complete_files
-from cudnn_aot.cli.options import choose_store, json_option, store_option
+from cudnn_aot.cli.options import choose_keys, choose_store, json_option, store_option
 from cudnn_aot.cli.output import print_json, say
 from cudnn_aot.cli.table import format_bytes, plural
 
@@ -33,7 +33,7 @@ def pack(output: str, store: str | None, as_json: bool) -> int:
     \b
     cudnn-aot pack --store store -o store.pack
     """
-    reader = choose_store(store).only_reader()
+    reader = choose_store(store).only_reader(choose_keys())
     path = Path(output)
     foreign = reader.foreign()
     files = write_pack(reader, path, source_date_epoch())

@@ -45,7 +45,7 @@ def push(place: str, plain_http: bool, store: str | None, as_json: bool) -> int:
     cudnn-aot push ghcr.io/team/llama8b:v3 --store store
     """
     _need_network("push")
-    reader = choose_store(store).only_reader()
+    reader = choose_store(store).only_reader(choose_keys())
     with show_progress(quiet=as_json) as progress:
         if _is_image(place):
             sent = push_image(reader, place, plain_http, progress=progress)
@@ -131,6 +131,8 @@ def pull(
     else:
         say(f"{path}: {plural(got.files_written, 'file')} written, from {name}")
         say(f"targets {', '.join(got.targets) or 'none'}; root digest {got.root_digest}")
+        if got.source_root_digest != got.root_digest:
+            say(f"the source has root digest {got.source_root_digest}")
     return 0
 
 
@@ -149,6 +151,7 @@ def _as_json(name: str, path: Path, got: Received) -> dict[str, object]:
         "place": name,
         "store": str(path),
         "root_digest": got.root_digest,
+        "source_root_digest": got.source_root_digest,
         "digest": got.digest or None,
         "targets": list(got.targets),
         "files_written": got.files_written,

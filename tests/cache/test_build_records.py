@@ -6,13 +6,15 @@ from pathlib import Path
 import pytest
 import toy_store
 from cli_process import assert_one_line_error, run_cli
+from registry_server import run_registry
 
-from cudnn_aot.cache import layout, prune
+from cudnn_aot.cache import exchange, layout, prune
 from cudnn_aot.cache.inventory import take_inventory
 from cudnn_aot.cache.layers import open_layers
 from cudnn_aot.cache.merge import merge
 from cudnn_aot.cache.prune import Criteria
 from cudnn_aot.cache.reader import StoreReader
+from cudnn_aot.cache.remote import open_remote, remote_reader
 from cudnn_aot.cache.stats import stats_of
 from cudnn_aot.cache.writer import StoreWriter
 
@@ -148,3 +150,24 @@ def test_a_pack_is_measured_and_not_pruned(one: Path, tmp_path: Path) -> None:
     for option in ("--dry-run", "--wait=0"):
         done = run_cli("prune", "--unreferenced", option, "-o", pack)
         assert_one_line_error(done, 2, "it is a pack, which never changes; prune the folder")
+
+
+def test_a_push_and_a_pull_keep_them_and_so_the_root_digest(
+    one: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("fsspec", reason="the extra `remote` is not installed")
+    pytest.importorskip("requests", reason="the extra `remote` is not installed")
+    monkeypatch.setenv("CUDNN_AOT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
+    root_digest = StoreReader(one).root_digest()
+    with run_registry(tmp_path / "registry") as registry:
+        reference = f"{registry.host}/team/builds:v1"
+        assert exchange.push_image(StoreReader(one), reference).root_digest == root_digest
+        exchange.pull_image(reference, tmp_path / "image", digest=root_digest)
+    url = f"file://{tmp_path}/far"
+    assert exchange.push_folder(StoreReader(one), url).root_digest == root_digest
+    exchange.pull_folder(open_remote(url, digest=root_digest), tmp_path / "folder")
+    assert remote_reader(url).builds() == builds(one)
+    for path in ("far", "image", "folder"):
+        assert StoreReader(tmp_path / path).root_digest() == root_digest
+        assert builds(tmp_path / path) == builds(one)

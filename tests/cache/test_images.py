@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import io
 import json
 import shutil
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import tarfile
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -141,6 +143,8 @@ def test_one_target_is_pulled_without_the_layers_of_others(registry, stored, tmp
     digest = push_image(StoreReader(stored), reference).digest
     before = len(registry.requests())
     got = pull_image(reference, tmp_path / "store", target="h200")
+    assert got.root_digest == StoreReader(tmp_path / "store").root_digest()
+    assert got.source_root_digest == StoreReader(stored).root_digest()
     wanted = [layer for layer in manifest_of(registry, digest)["layers"]
               if layer["annotations"][image.TARGET] in ("", "h200")]  # fmt: skip
     asked = [request for request in registry.requests()[before:] if "/blobs/" in request]
@@ -268,8 +272,8 @@ _NAME = f"{image.FOLDER}/names/cpu/up.json"
         (other_entry(_NAME, tarfile.CHRTYPE), "is no file of a store"),
         (other_entry(_NAME, tarfile.FIFOTYPE), "is no file of a store"),
         (other_entry("etc", tarfile.DIRTYPE), "is no file of a store"),
-        (file_entry(f"{image.FOLDER}/blobs/sha256/00/{'0' * 64}"), "its bytes hash to"),
-        (file_entry(_NAME, b"{}"), "the content does not match its digest|damaged"),
+        (file_entry(f"{image.FOLDER}/blobs/sha256/00/{'0' * 64}"), "the index lists it otherwise"),
+        (file_entry(_NAME, b"{}"), "the index lists it otherwise"),
         (
             file_entry(_NAME, layout.document_bytes({"format": 1, "name": "up"})),
             "the index lists it otherwise",
@@ -288,12 +292,15 @@ def test_a_layer_with_something_else_in_it(registry, stored, tmp_path, entry, me
     assert "\n" not in str(failed.value) and not (tmp_path / "pulled").exists()
 
 
-def push_layers(registry: RunningRegistry, held: list[tuple[str, bytes]]) -> str:
+def push_layers(
+    registry: RunningRegistry, held: list[tuple[str, bytes]], is_annotated: bool = True
+) -> str:
     reference = parse_reference(f"{registry.host}/team/odd:v1")
     there = Registry(reference, retry=QUICK)
     listed = []
     for target, data in held:
-        described = image.descriptor(image.LAYER_TYPE, data, {image.TARGET: target})
+        annotations = {image.TARGET: target} if is_annotated else None
+        described = image.descriptor(image.LAYER_TYPE, data, annotations)
         there.put_blob(described["digest"], data)
         listed.append(described)
     config = image.descriptor(image.CONFIG_TYPE, b"{}")
@@ -305,7 +312,7 @@ def push_layers(registry: RunningRegistry, held: list[tuple[str, bytes]]) -> str
 
 def test_an_image_that_lacks_what_it_lists(registry, stored, tmp_path):
     held = layers(StoreReader(stored))
-    with pytest.raises(errors.RemoteError, match="lacks .*, which its index lists"):
+    with pytest.raises(errors.RemoteError, match="no whole store: .* is missing"):
         pull_image(push_layers(registry, held[:2]), tmp_path / "pulled")
     with pytest.raises(errors.RemoteError, match="it has no index.json"):
         pull_image(push_layers(registry, held[1:]), tmp_path / "pulled")
@@ -314,6 +321,89 @@ def test_an_image_that_lacks_what_it_lists(registry, stored, tmp_path):
     with pytest.raises(errors.RemoteError, match="has no layers"):
         pull_image(push_layers(registry, []), tmp_path / "pulled")
     assert not (tmp_path / "pulled").exists()
+
+
+def zipped_layer(*parts: bytes) -> bytes:
+    return gzip.compress(b"".join(parts))
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME])
+@pytest.mark.parametrize("size", [1 << 30, 1 << 20])
+def test_a_header_is_not_read_into_memory_as_large_as_it_says(kind, size):
+    header = file_entry("x", type=kind, size=size)[0].tobuf(tarfile.GNU_FORMAT)
+    stream = io.BytesIO(zipped_layer(header, bytes(2 << 20)))
+    with pytest.raises(errors.RemoteError, match=f"a header has {size} bytes, want 65536 at most"):
+        list(image.entries(stream, image.GZIP_LAYER_TYPE, "layer"))
+
+
+def test_headers_of_headers_of_headers():
+    header = file_entry("x", b"", type=tarfile.XGLTYPE)[0].tobuf(tarfile.GNU_FORMAT)
+    stream = io.BytesIO(zipped_layer(header * 5000, bytes(1024)))
+    with pytest.raises(errors.RemoteError, match="too many headers|is no tar"):
+        list(image.entries(stream, image.GZIP_LAYER_TYPE, "layer"))
+
+
+def test_entries_do_not_gather_in_memory():
+    """As many as fit a small layer: a thousand of an empty folder are one KiB of it."""
+    folder = tarfile.TarInfo(image.FOLDER)
+    folder.type = tarfile.DIRTYPE
+    block = folder.tobuf(tarfile.GNU_FORMAT)
+    peaks = []
+    for count in (2000, 20000):
+        stream = io.BytesIO(zipped_layer(block * count, bytes(1024)))
+        tracemalloc.start()
+        assert list(image.entries(stream, image.GZIP_LAYER_TYPE, "layer")) == []
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < peaks[0] + (1 << 20)
+
+
+def test_a_layer_that_becomes_too_large(monkeypatch):
+    monkeypatch.setattr(image, "_MAX_LAYER_BYTES", 1 << 20)
+    header = file_entry(_NAME, size=2 << 20)[0].tobuf(tarfile.GNU_FORMAT)
+    stream = io.BytesIO(zipped_layer(header, bytes(3 << 20)))
+    with pytest.raises(errors.RemoteError, match="it has more than 1048576 bytes"):
+        list(image.entries(stream, image.GZIP_LAYER_TYPE, "layer"))
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [5, {}, "x", [5], [{"size": True}], [{"size": -1}], [{"size": 10**400}], [{"size": 1 << 40}],
+     [{"size": 1.5}], [{"size": float("nan")}], float("nan"),
+     [{"annotations": [1]}], [{"annotations": {image.TARGET: 1}}], [{"digest": "0" * 64}]],
+    ids=lambda layers: str(layers)[:40],
+)  # fmt: skip
+def test_a_manifest_that_lists_no_layers(layers, token_server, logged_out, tmp_path):
+    good = {"mediaType": image.LAYER_TYPE, "digest": f"sha256:{'0' * 64}", "size": 1}
+    if isinstance(layers, list):
+        layers = [{**good, **each} if isinstance(each, dict) else each for each in layers]
+    token_server.manifest = {"mediaType": image.MANIFEST_TYPE, "layers": layers}
+    host = f"127.0.0.1:{token_server.server_port}"
+    log_in(logged_out, host, "user:secret")
+    with pytest.raises(errors.RemoteError, match="is no image of a store: bad layers"):
+        pull_image(f"{host}/team/store:v1", tmp_path / "pulled", retry=QUICK)
+
+
+@pytest.mark.parametrize(
+    "answer", [b"[1]", b"no JSON", b"5", b'{"token":5}', b'{"token":"a\\nb"}', b"[" * 100_000]
+)
+def test_a_token_server_that_gives_no_token(answer, token_server, logged_out):
+    host = f"127.0.0.1:{token_server.server_port}"
+    log_in(logged_out, host, "user:secret")
+    token_server.token = answer
+    with pytest.raises(errors.RemoteError, match="bad answer of token server"):
+        Registry(parse_reference(f"{host}/team/store"), retry=QUICK).manifest("v1")
+
+
+@pytest.mark.parametrize("target", [None, "cpu"])
+def test_an_image_whose_annotations_a_tool_has_dropped(registry, stored, tmp_path, target):
+    reference = push_layers(registry, layers(StoreReader(stored)), is_annotated=False)
+    got = pull_image(reference, tmp_path / "store", target=target)
+    reader = StoreReader(tmp_path / "store")
+    assert got.targets == (("cpu", "h200") if target is None else ("cpu",))
+    assert (tuple(reader.targets()), reader.verify()) == (got.targets, [])
+    with pytest.raises(errors.NotInStoreError, match="nothing for target 'b200': it has cpu, h200"):
+        pull_image(reference, tmp_path / "other", target="b200")
 
 
 def test_a_damaged_store_is_not_pushed(registry, stored, tmp_path):
@@ -364,9 +454,9 @@ class _TokenHandler(BaseHTTPRequestHandler):
         if self.path.startswith("/token"):
             right = shown == "Basic " + base64.b64encode(b"user:secret").decode()
             asked = "service=here" in self.path and "scope=repository%3Ateam%2Fstore" in self.path
-            self._answer(200 if right and asked else 401, b'{"token":"t0k3n"}')
+            self._answer(200 if right and asked else 401, self.server.token)
         elif shown == "Bearer t0k3n":
-            self._answer(200, b'{"mediaType":"%b","layers":[]}' % image.MANIFEST_TYPE.encode())
+            self._answer(200, json.dumps(self.server.manifest).encode())
         else:
             realm = self.server.realm or f"http://{host}/token"
             scope = "repository:team/store:pull"
@@ -388,6 +478,8 @@ class _TokenHandler(BaseHTTPRequestHandler):
 class _TokenServer(ThreadingHTTPServer):
     daemon_threads = True
     realm = ""
+    token = b'{"token":"t0k3n"}'
+    manifest: object = {"mediaType": image.MANIFEST_TYPE, "layers": []}
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _TokenHandler)

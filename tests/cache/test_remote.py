@@ -8,6 +8,7 @@ import secrets
 import shutil
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from lying_server import ALWAYS, Server, serve
 from served_store import graph_key, put_plan, small_store
 
 from cudnn_aot import errors
-from cudnn_aot.cache import layout, trust
+from cudnn_aot.cache import layout, remote, trust
 from cudnn_aot.cache.exchange import pull_folder, push_folder
 from cudnn_aot.cache.index import parse_index
 from cudnn_aot.cache.reader import StoreReader
@@ -210,6 +211,56 @@ def test_an_index_that_is_none_publishes_nothing(far, cache, fault):
     with pytest.raises(errors.RemoteError, match="/index.json: tried 3 times"):
         open_remote(far.url, retry=QUICK)
     assert not cache.exists()
+
+
+@pytest.mark.parametrize("fault", ["endless", "unpacking"])
+def test_a_body_is_read_as_far_as_it_may_be_one(far, stored, cache, monkeypatch, fault):
+    """More than what is wanted is not read, and nothing is unpacked."""
+    digest = plan_blob(stored)
+    reader = remote_reader(far.url, retry=QUICK)
+    far.faults[digest] = (fault, ALWAYS)
+    tracemalloc.start()
+    with pytest.raises(errors.RemoteError, match=r"it has more than \d+ bytes"):
+        reader.blob(digest)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert far.requests[layout.blob_path(digest)] == 3
+    assert peak < 8 << 20
+    monkeypatch.setattr(remote, "MAX_INDEX_BYTES", 1 << 10)
+    far.faults[layout.INDEX_FILE] = (fault, ALWAYS)
+    with pytest.raises(errors.RemoteError, match="index.json has more than 1024 bytes"):
+        open_remote(far.url, retry=QUICK)
+    assert not mirrored(cache) & {layout.blob_path(digest)}
+
+
+@pytest.fixture
+def poisoned(far, tmp_path) -> str:
+    """The root digest of the store; of its mirror an index of elsewhere lists no blobs."""
+    index = parse_index((far.folder / layout.INDEX_FILE).read_bytes())
+    shutil.copytree(far.folder, tmp_path / "elsewhere")
+    lacking = replace(index, blobs={}, signatures={})
+    (tmp_path / "elsewhere" / layout.INDEX_FILE).unlink()
+    (tmp_path / "elsewhere" / layout.INDEX_FILE).write_bytes(lacking.to_bytes())
+    assert remote_reader(f"file://{tmp_path}/elsewhere").root_digest() == index.root_digest
+    return index.root_digest
+
+
+def test_an_index_that_lacks_what_documents_name_is_no_store(poisoned, tmp_path):
+    for target in (None, "cpu"):
+        files = open_remote(f"file://{tmp_path}/elsewhere", digest=poisoned)
+        with pytest.raises(errors.RemoteError, match="is no whole store: .*missing|is not in"):
+            pull_folder(files, tmp_path / "pulled", target)
+    assert not (tmp_path / "pulled").exists()
+
+
+def test_what_another_url_said_of_blobs_does_not_hold_for_a_pin(poisoned, far, stored, tmp_path):
+    digest = plan_blob(stored)
+    pinned = remote_reader(far.url, digest=poisoned, retry=QUICK)
+    assert pinned.blob(digest) == StoreReader(stored).blob(digest)
+    assert far.requests[layout.INDEX_FILE] == 1
+    pull_folder(open_remote(far.url, digest=poisoned, retry=QUICK), tmp_path / "pulled")
+    assert StoreReader(tmp_path / "pulled").verify() == []
+    assert StoreReader(tmp_path / "pulled").files() == StoreReader(stored).files()
 
 
 def test_the_limit_of_time_holds_over_all_attempts(far):

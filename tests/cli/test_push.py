@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -84,7 +85,9 @@ def test_an_image_from_push_to_pull(stored, tmp_path, environment):
         assert got.returncode == 0, got.stderr
         assert f"targets cpu, h200; {root}" in got.stdout
         one = run_cli("pull", reference, "-o", tmp_path / "one", "-t", "cpu", env=environment)
-        assert "targets cpu; " in one.stdout, one.stderr
+        part, source = one.stdout.splitlines()[1:]
+        assert part == f"targets cpu; root digest {StoreReader(tmp_path / 'one').root_digest()}"
+        assert source == f"the source has {root}"
         bad = ("pull", reference, "-o", tmp_path / "bad", "--digest", "0" * 64)
         assert_one_line_error(run_cli(*bad, env=environment), 1, "is not the pinned store")
     assert tree_digest(tmp_path / "store") == tree_digest(stored)
@@ -152,3 +155,41 @@ def test_a_damaged_store_is_not_signed(stored, tmp_path):
     failed = run_cli("sign", "--store", tmp_path / "store", "--key", tmp_path / "key")
     assert_one_line_error(failed, 1, "faults, the first: ")
     assert not (tmp_path / "store" / "signatures").exists()
+
+
+def test_stores_at_urls_are_merged_and_compared(stored, tmp_path, environment):
+    url = f"file://{tmp_path}/far"
+    assert run_cli("push", url, "--store", stored, env=environment).returncode == 0
+    merged = run_cli("merge", url, "-o", tmp_path / "merged", env=environment)
+    assert merged.returncode == 0, merged.stderr
+    assert tree_digest(tmp_path / "merged") == tree_digest(stored)
+    same = run_cli("diff", url, tmp_path / "merged", "--json", env=environment)
+    assert (same.returncode, json.loads(same.stdout)["a"]) == (0, url), same.stderr
+    packed = run_cli("pack", "--store", url, "-o", tmp_path / "pack", env=environment)
+    assert packed.returncode == 0, packed.stderr
+    assert StoreReader(tmp_path / "pack").root_digest() == StoreReader(stored).root_digest()
+
+
+def test_nothing_of_an_unsigned_store_goes_elsewhere_where_keys_are_trusted(
+    stored, tmp_path, environment
+):
+    key, signed = tmp_path / "key", tmp_path / "signed"
+    text = json.loads(run_cli("sign", "--new-key", key, "--json").stdout)["base64"]
+    shutil.copytree(stored, signed)
+    assert run_cli("sign", "--store", signed, "--key", key).returncode == 0
+    trusting = {**environment, "CUDNN_AOT_TRUST": text}
+    for number, store in enumerate((stored, signed)):
+        out = tmp_path / f"out{number}"
+        out.mkdir()
+        for command in (
+            ("merge", signed, store, "-o", out / "merged"),
+            ("push", f"file://{out}/far", "--store", store),
+            ("pack", "--store", store, "-o", out / "pack"),
+        ):
+            done = run_cli(*command, env=trusting)
+            if store == signed:
+                assert done.returncode == 0, done.stderr
+            else:
+                assert_one_line_error(done, 1, "is not trusted", "has not signed it")
+    assert list((tmp_path / "out0").iterdir()) == []
+    assert len(list((tmp_path / "out1").iterdir())) == 3

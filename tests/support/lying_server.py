@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 ALWAYS = 1 << 30
+PACKED = gzip.compress(bytes(1 << 20)) * 64  # members of 1 MiB each
 
 
 class Server:
@@ -21,6 +23,7 @@ class Server:
         self.url = url
         self.faults: dict[str, tuple[str, int]] = {}
         self.requests: Counter[str] = Counter()
+        self.sent_bytes = 0  # of answers without an end
         self.over = threading.Event()
 
     def fault_of(self, path: str) -> str:
@@ -41,7 +44,9 @@ class _Handler(BaseHTTPRequestHandler):
         path = unquote(self.path.lstrip("/"))
         fault = lying.fault_of(path)
         file = lying.folder / path
-        if fault.isdecimal():
+        if fault in ("endless", "unpacking"):
+            self._answer_without_end(packed=fault == "unpacking")
+        elif fault.isdecimal():
             self._answer(int(fault), b"", 0)
         elif not file.is_file():
             self._answer(404, b"", 0)
@@ -68,6 +73,26 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
         self.wfile.flush()
+
+    def _answer_without_end(self, packed: bool) -> None:
+        """Zeros in chunks, or 64 MiB of them in as many KiB of gzip."""
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        piece = bytes(1 << 16)
+        if packed:
+            self.send_header("Content-Encoding", "gzip")
+            piece = PACKED
+        self.end_headers()
+        self.close_connection = True
+        try:
+            while True:
+                self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+                self.server.lying.sent_bytes += len(piece)
+                if packed:
+                    self.wfile.write(b"0\r\n\r\n")
+                    return
+        except OSError:  # the other side has had enough
+            pass
 
     def log_message(self, format: str, *args: object) -> None:
         pass
