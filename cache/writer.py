@@ -34,6 +34,7 @@ from cudnn_aot.errors import (
     UsageError,
 )
 
+_LAST_EPOCH = (1 << 33) - 1  # in seconds: of the year 2242
 _TRIES, _PAUSE_S = 3, 0.01  # of a rename that is refused for the moment
 
 
@@ -358,9 +359,7 @@ class StoreWriter:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             inside = {entry.name for entry in self.path.iterdir()}
-        except NotADirectoryError:
-            raise NotAStoreError(f"{str(self.path)!r} is not a store: it is a file") from None
-        except FileExistsError:
+        except (NotADirectoryError, FileExistsError):
             raise NotAStoreError(f"{str(self.path)!r} is not a store: it is a file") from None
         except OSError as error:
             raise session.refused(self.path, error) from None
@@ -478,8 +477,11 @@ def source_date_epoch() -> int:
     text = os.environ.get("SOURCE_DATE_EPOCH", "").strip()
     if not text:
         return 0
-    if not text.isdecimal():
-        raise UsageError(f"bad SOURCE_DATE_EPOCH: got {text!r}, want seconds since 1970")
+    if not text.isdecimal() or len(text) > 20 or int(text) > _LAST_EPOCH:
+        shown = text if len(text) <= 40 else text[:40] + "..."
+        raise UsageError(
+            f"bad SOURCE_DATE_EPOCH: got {shown!r}, want seconds since 1970, at most {_LAST_EPOCH}"
+        )
     return int(text)
 
 

@@ -97,6 +97,9 @@ def test_source_date_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "yesterday")
     with pytest.raises(UsageError, match="got 'yesterday', want seconds since 1970"):
         StoreWriter(tmp_path / "store")
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "9" * 20)
+    with pytest.raises(UsageError, match="want seconds since 1970, at most"):
+        StoreWriter(tmp_path / "store")
 
 
 def test_two_builds_are_the_same_bytes_modes_and_times(store: Path, tmp_path: Path) -> None:
