@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from cudnn_aot.cache.executor import Executor, Notice
 from cudnn_aot.cache.jobs import auto_jobs
-from cudnn_aot.errors import UsageError
+from cudnn_aot.cache.transfer import OFFLINE_VARIABLE, is_offline
+from cudnn_aot.errors import UsageError, did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,7 @@ class ExecutorChoice:
 
     Raises:
         UsageError: an unknown name, fewer than one job, an address of a cluster for another
-            executor.
+            executor, a cluster and no network (``CUDNN_AOT_OFFLINE``).
     """
 
     name: str = "local"
@@ -30,11 +31,19 @@ class ExecutorChoice:
 
     def __post_init__(self) -> None:
         if self.name not in EXECUTORS:
-            raise UsageError(f"executor: got {self.name!r}, want one of {', '.join(EXECUTORS)}")
+            raise UsageError(
+                f"executor: got {self.name!r}, want one of {', '.join(EXECUTORS)}"
+                + did_you_mean(self.name, EXECUTORS)
+            )
         if self.jobs is not None and self.jobs < 1:
             raise UsageError(f"jobs: got {self.jobs}, want 1 or more")
         if self.ray_address is not None and self.name != "ray":
             raise UsageError(f"--ray-address is of --executor ray: got --executor {self.name}")
+        if self.name == "ray" and is_offline():
+            raise UsageError(
+                "--executor ray needs a network and this is offline: leave out --offline, unset "
+                f"{OFFLINE_VARIABLE}, or use --executor local"
+            )
 
     def open(self, notice: Notice) -> Executor:
         """The executor; whoever opens it closes it."""
