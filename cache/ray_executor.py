@@ -15,8 +15,10 @@ import contextlib
 import logging
 import os
 import socket
+import sys
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,14 @@ from cudnn_aot.errors import UsageError
 # Workers that a kernel may lose before it is held to be what ends them.
 _TRIES = 3
 _KNOCK_S = 10
+# What Ray is asked for a worker, in its words.
+_ROOM = {"CPU": 1, "memory": WORKER_BUDGET_BYTES}
+# A cold worker starts in seconds; whoever waits longer is told, each time after twice as long.
+_QUIET_S = 8.0
+# RFC 9113, 3.4: with this a client begins and with a SETTINGS frame any server answers, and gRPC,
+# which Ray speaks, is HTTP/2.
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+_FRAME_BYTES, _SETTINGS = 9, 4
 _CLOSED = Failed("the Ray executor was closed", cause=Cause.CLOSED)
 
 
@@ -63,14 +73,20 @@ class RayExecutor:
     Args:
         address: of the cluster; None for ``RAY_ADDRESS`` or the one that runs on this machine,
             ``"local"`` to start one for as long as the executor lives.
-        jobs: kernels at once; None for as many as the cluster has processors.
+        jobs: kernels at once; None for as many as the cluster has room for.
+        start_timeout_s: a kernel fails for which the cluster starts no worker in this time.
 
     Raises:
-        UsageError: Ray is not installed, or there is no such cluster.
+        UsageError: Ray is not installed, there is no such cluster, or none of its nodes has room
+            for a worker.
     """
 
     def __init__(
-        self, address: str | None = None, jobs: int | None = None, notice: Notice = silent
+        self,
+        address: str | None = None,
+        jobs: int | None = None,
+        notice: Notice = silent,
+        start_timeout_s: float = 600,
     ) -> None:
         try:
             import ray
@@ -85,11 +101,21 @@ class RayExecutor:
         self._idle: list[_Worker] = []
         self._refused: dict[str, Failed] = {}
         self._closed = False
+        self._start_timeout_s = start_timeout_s
+        self._quiet_s = _QUIET_S
         self._is_ours = not ray.is_initialized()
         if self._is_ours:
             self._connect(address)
-        processors = int(ray.cluster_resources().get("CPU", 0))
-        self.jobs = max(1, processors if jobs is None else min(jobs, processors))
+        nodes = [n["Resources"] for n in ray.nodes() if n["Alive"]]
+        room = sum(map(_room, nodes))
+        if not room:
+            if self._is_ours:
+                ray.shutdown()
+            raise UsageError(
+                f"--executor ray: no node has room for a worker: got {_best(nodes)}, want "
+                f"{_described(_ROOM)}: start nodes with `ray start --num-cpus N --memory BYTES`"
+            )
+        self.jobs = room if jobs is None else min(jobs, room)
 
     def compile(self, spec: KernelSpec) -> Compiled | Failed:
         """Compile ``spec``; waits for a worker, and for the cluster to have room for one."""
@@ -100,7 +126,11 @@ class RayExecutor:
                 return worker
             try:
                 if not worker.node:
-                    worker.node = self._ray.get(worker.actor.node.remote())
+                    started = self._await_start(worker)
+                    if isinstance(started, Failed):
+                        self._drop(worker)
+                        return started
+                    worker = started
                 outcome: Compiled | Failed = self._ray.get(worker.actor.compile.remote(spec))
             except self._ray.exceptions.RayError as error:
                 self._drop(worker)
@@ -135,19 +165,47 @@ class RayExecutor:
         address = address or os.environ.get("RAY_ADDRESS") or "auto"
         options: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
         try:
-            _knock(address)
-            self._ray.init(
-                address=address,
-                log_to_driver=False,
-                logging_level=logging.CRITICAL,
-                **options,
-            )
+            _knock(_running() if address == "auto" else address)
+            with _without_stderr():
+                self._ray.init(
+                    address=address,
+                    log_to_driver=False,
+                    logging_level=logging.CRITICAL,
+                    **options,
+                )
         except Exception as error:
             named = "none is running here" if address == "auto" else f"address {address!r}"
             raise UsageError(
                 f"--executor ray: no Ray cluster ({named}): {_one_line(error)}; start one with "
                 "`ray start --head`, or name one with --ray-address"
             ) from None
+
+    def _await_start(self, worker: _Worker) -> _Worker | Failed:
+        """The worker once it runs, another that is idle before, or why there is none.
+
+        That it ended is raised as Ray has it.
+        """
+        answer = worker.actor.node.remote()
+        began = time.monotonic()
+        while not self._ray.wait([answer], timeout=1)[0]:
+            waited = time.monotonic() - began
+            free = _described(self._ray.available_resources())
+            lacks = f"the Ray cluster has {free} free, want {_described(_ROOM)} on one node"
+            if waited >= self._start_timeout_s:
+                return Failed(f"no Ray worker started in {waited:.0f} s: {lacks}")
+            with self._changed:
+                spare = self._idle.pop() if self._idle else None
+            if spare is not None:  # where others use the cluster, there may never be room
+                self._drop(worker)
+                return spare
+            with self._changed:
+                is_news = waited >= self._quiet_s
+                if is_news:
+                    self._quiet_s *= 2
+            if is_news:
+                self._notice(f"waiting for a Ray worker ({waited:.0f} s): {lacks}")
+        worker.node = self._ray.get(answer)
+        return worker
 
     def _take(self) -> _Worker | Failed:
         """An idle worker, or a new one that Ray starts where there is room."""
@@ -164,7 +222,7 @@ class RayExecutor:
             if refused and not self._nodes() - set(refused):
                 failed = next(iter(refused.values()))
                 return Failed(f"{failed.reason}, on every node of the Ray cluster", failed.log)
-            options: dict[str, Any] = {"num_cpus": 1, "memory": WORKER_BUDGET_BYTES}
+            options: dict[str, Any] = {"num_cpus": _ROOM["CPU"], "memory": _ROOM["memory"]}
             if refused:
                 options["label_selector"] = {"ray.io/node-id": f"!in({','.join(sorted(refused))})"}
             remote = self._ray.remote(CompileWorker).options(**options)
@@ -175,7 +233,7 @@ class RayExecutor:
     def _nodes(self) -> set[str]:
         """The nodes that a worker could run on."""
         nodes = self._ray.nodes()
-        return {str(n["NodeID"]) for n in nodes if n["Alive"] and n["Resources"].get("CPU", 0) >= 1}
+        return {str(n["NodeID"]) for n in nodes if n["Alive"] and _room(n["Resources"])}
 
     def _give_back(self, worker: _Worker) -> None:
         with self._changed:
@@ -207,11 +265,65 @@ class RayExecutor:
             self._ray.kill(worker.actor)
 
 
+def _room(resources: Mapping[str, float]) -> int:
+    """The workers that a node with these resources runs at once."""
+    return min(int(resources.get(name, 0) // each) for name, each in _ROOM.items())
+
+
+def _described(resources: Mapping[str, float]) -> str:
+    """Processors and memory in the words of `ray start`."""
+    processors, memory_bytes = (resources.get(name, 0) for name in _ROOM)
+    return f"{processors:g} CPU and {memory_bytes / (1 << 30):.2f} GiB of Ray memory"
+
+
+def _best(nodes: Sequence[Mapping[str, float]]) -> str:
+    if not nodes:
+        return "no node"
+    nearest = max(nodes, key=lambda node: [min(1, node.get(n, 0) / _ROOM[n]) for n in _ROOM])
+    return f"at best {_described(nearest)}"
+
+
+def _running() -> str:
+    """The address of the cluster that Ray would find here; raises ConnectionError if none runs."""
+    from ray._private import services  # where Ray leaves that address is its own affair
+
+    return str(services.canonicalize_bootstrap_address("auto"))
+
+
 def _knock(address: str) -> None:
-    """Raises OSError where nobody listens: Ray itself would go on trying for twenty minutes."""
+    """Raises OSError where nobody listens, or another service does: Ray itself would go on trying
+    for up to twenty minutes."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
-    if colon and port.isdecimal():
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_KNOCK_S).close()
+    if not (colon and port.isdecimal()):
+        return
+    with socket.create_connection((host.strip("[]"), int(port)), timeout=_KNOCK_S) as connection:
+        deadline = time.monotonic() + _KNOCK_S
+        answer = b""
+        try:
+            connection.sendall(_PREFACE)
+            while len(answer) < _FRAME_BYTES and time.monotonic() < deadline:
+                part = connection.recv(_FRAME_BYTES - len(answer))
+                if not part:
+                    break
+                answer += part
+        except OSError:
+            pass  # it hung up, or says nothing
+    if len(answer) < _FRAME_BYTES or answer[3] != _SETTINGS:
+        raise OSError("another service listens there, or a Ray that does not answer")
+
+
+@contextlib.contextmanager
+def _without_stderr() -> Iterator[None]:
+    """The descriptor is what Ray's C++ writes to; no option stops it."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with Path(os.devnull).open("wb") as null:
+            os.dup2(null.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def _one_line(error: BaseException) -> str:

@@ -202,7 +202,7 @@ def _report(summary: BuildSummary) -> list[str]:
         f"kernels: {kernels.compiled} compiled, {kernels.hits} already there, "
         + (f"{len(kernels.failures)} failed, " if kernels.failures else "")
         + format_bytes(kernels.bytes),
-        plural(summary.files_written, "file") + f" written to {summary.store}",
+        *([_written(summary)] if Path(summary.store).is_dir() else []),
         f"{summary.seconds:.1f} s" + (f" with -j {summary.jobs}" if summary.jobs else ""),
     ]
     if summary.shard is not None:
@@ -228,6 +228,10 @@ def _report(summary: BuildSummary) -> list[str]:
         right="kernels bytes seconds",
     )
     return [*table, *([""] if table else []), *failed, *([""] if failed else []), *parts]
+
+
+def _written(summary: BuildSummary) -> str:
+    return f"{plural(summary.files_written, 'file')} written to {summary.store}"
 
 
 def _row(result: GraphResult) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from cudnn_aot.cache.executor import Executor, Notice
 from cudnn_aot.cache.jobs import auto_jobs
+from cudnn_aot.cache.transfer import OFFLINE_VARIABLE, is_offline
 from cudnn_aot.errors import UsageError, did_you_mean
 
 
@@ -21,7 +22,7 @@ class ExecutorChoice:
 
     Raises:
         UsageError: an unknown name, fewer than one job, an address of a cluster for another
-            executor.
+            executor, a cluster and no network (``CUDNN_AOT_OFFLINE``).
     """
 
     name: str = "local"
@@ -38,6 +39,11 @@ class ExecutorChoice:
             raise UsageError(f"jobs: got {self.jobs}, want 1 or more")
         if self.ray_address is not None and self.name != "ray":
             raise UsageError(f"--ray-address is of --executor ray: got --executor {self.name}")
+        if self.name == "ray" and is_offline():
+            raise UsageError(
+                "--executor ray needs a network and this is offline: leave out --offline, unset "
+                f"{OFFLINE_VARIABLE}, or use --executor local"
+            )
 
     def open(self, notice: Notice) -> Executor:
         """The executor; whoever opens it closes it."""

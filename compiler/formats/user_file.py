@@ -5,10 +5,13 @@ from __future__ import annotations
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
-from cudnn_aot.errors import UsageError
+from cudnn_aot.errors import UsageError, did_you_mean
+
+_MAX_NAMES = 10_000  # comparing so many takes a tenth of a second
 
 
 @contextmanager
@@ -29,4 +32,14 @@ def opened(path: Path, what: str) -> Iterator[BinaryIO]:
             yield file
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise UsageError(f"{path}: cannot read the {what}: {reason}") from None
+        near = _beside(path) if isinstance(error, FileNotFoundError) else ""
+        raise UsageError(f"{path}: cannot read the {what}: {reason}{near}") from None
+
+
+def _beside(path: Path) -> str:
+    """Of a file that is not there, what follows it: the nearest name in its folder."""
+    try:
+        names = [entry.name for entry in islice(path.parent.iterdir(), _MAX_NAMES)]
+    except OSError:
+        return ""
+    return did_you_mean(path.name, names)

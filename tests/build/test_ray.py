@@ -5,8 +5,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -30,27 +32,70 @@ def cluster() -> Iterator[RayCluster]:
 def test_a_worker_killed_in_mid_build(
     cluster: RayCluster, tmp_path: Path, graph_files: list[Path], built_store: Path
 ) -> None:
-    """Its kernel is compiled elsewhere, and the store is that of a local build."""
+    """Its kernel is compiled elsewhere, and the store is that of a local build.
+
+    The compile worker is stopped as soon as it is there, importing the DSL, so it compiles nothing.
+    """
     store = tmp_path / "store"
     command = [sys.executable, "-m", "cudnn_aot.cli.main", "build", *map(str, graph_files)]
     command += ["-t", "cpu", "-o", str(store), "--executor", "ray"]
     build = subprocess.Popen(
-        [*command, "--ray-address", cluster.address, "--json"],
+        [*command, "--ray-address", cluster.address],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
     deadline = time.monotonic() + 60
-    while len(workers := cluster.workers()) < 2 and build.poll() is None:
-        assert time.monotonic() < deadline, "no two workers started"
-    os.kill(workers[0], signal.SIGKILL)
+    while not (workers := cluster.workers()):
+        assert time.monotonic() < deadline and build.poll() is None, "no worker started"
+    actor, (compiler,) = next(iter(workers.items()))
+    os.kill(compiler, signal.SIGSTOP)
+    os.kill(actor, signal.SIGKILL)
+    os.kill(compiler, signal.SIGKILL)
     out, err = build.communicate(timeout=120)
     assert build.returncode == 0, err
-    summary = json.loads(out)
-    assert (summary["executor"], summary["jobs"]) == ("ray", 2)
-    assert summary["kernels"]["compiled"] == 2 and summary["failures"] == []
+    assert err.count("its Ray worker was lost: ") == 1, err
+    assert err.count("; it is compiled again elsewhere\n") == 1, err
+    assert "kernels: 2 compiled, 0 already there" in out and "with -j 2" in out, out
     assert tree_digest(store) == tree_digest(built_store)
-    assert cluster.workers() == []
+    assert cluster.workers() == {}
+
+
+def opened_once_read(fifo: Path, reading: "subprocess.Popen[str]") -> int:
+    """A descriptor for writing; there is one only while somebody reads."""
+    while True:
+        try:
+            return os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError:
+            assert reading.poll() is None, reading.communicate()
+            time.sleep(0.02)
+
+
+@pytest.mark.slow
+def test_a_worker_killed_while_it_traces(cluster: RayCluster, tmp_path: Path) -> None:
+    """A reader of the gate is the kernel's template: killed there, it is read a second time."""
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    arguments = ("host=11", "--gate", str(gate), "--ray", cluster.address)
+    process = toy_store.start(tmp_path / "store", *arguments)
+    first = opened_once_read(gate, process)
+    gate.unlink()
+    os.mkfifo(gate)  # the first reader has the old one
+    ((actor, _),) = cluster.workers().items()
+    os.kill(actor, signal.SIGKILL)
+    second = opened_once_read(gate, process)
+    assert list(cluster.workers()) != [actor]
+    os.close(first)
+    os.close(second)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    (entry,) = (
+        json.loads(line) for line in out.splitlines() if line.startswith("{")
+    )  # Ray prints too
+    (notice,) = entry["notices"]
+    assert entry["compiled"]
+    assert notice.startswith(f"toys.kernels.elementwise:host {entry['key'][:12]}: its Ray worker ")
+    assert notice.endswith("; it is compiled again elsewhere")
 
 
 def other_tools(folder: Path, version: str) -> str:
@@ -91,6 +136,77 @@ def test_nodes_with_another_toolchain_are_refused(cluster: RayCluster, tmp_path:
     assert process.returncode == 1
     last = err.strip().splitlines()[-1]
     assert "(planned with 8.8.8): install the same one, on every node of the Ray cluster" in last
+
+
+@pytest.mark.slow
+def test_no_node_has_room(tmp_path: Path, graph_files: list[Path]) -> None:
+    """What two nodes have together is no room on one; said at once."""
+    with ray_cluster(memory_bytes=600_000_000) as small:
+        small.add_node(0)
+        build = ("build", *graph_files, "-t", "cpu", "-o", tmp_path / "store", "--executor", "ray")
+        done = run_cli(*build, "--ray-address", small.address)
+    got = "got at best 2 CPU and 0.56 GiB of Ray memory, want 1 CPU and 1.00 GiB of Ray memory: "
+    assert_one_line_error(done, 2, "no node has room for a worker: ", got, "ray start --num-cpus")
+
+
+_BESIDE_ANOTHER = """
+import sys
+import ray, toy_store
+from cudnn_aot.cache.ray_executor import RayExecutor
+
+@ray.remote(num_cpus=2)
+class Other:
+    def there(self): pass
+
+ray.init(address=sys.argv[1], log_to_driver=False)
+other = Other.remote()
+ray.get(other.there.remote())
+toy_store.use_toys()
+executor = RayExecutor(notice=print, start_timeout_s=9.5)
+print(executor.compile(toy_store.toy_spec(scale=21.0)).reason)
+"""
+
+
+@pytest.mark.slow
+def test_a_cluster_that_others_fill(tmp_path: Path) -> None:
+    with ray_cluster() as full:
+        done = subprocess.run(
+            [sys.executable, "-c", _BESIDE_ANOTHER, full.address],
+            env={**os.environ, "PYTHONPATH": str(Path(toy_store.__file__).parent)},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+    assert done.returncode == 0, done.stderr
+    waiting, failed = done.stdout.splitlines()
+    lacks = ": the Ray cluster has 0 CPU and 4.00 GiB of Ray memory free, want 1 CPU and 1.00 GiB"
+    assert waiting.startswith("waiting for a Ray worker (") and lacks in waiting
+    assert failed.startswith("no Ray worker started in ") and lacks in failed
+
+
+def test_another_service_at_the_address(tmp_path: Path, graph_files: list[Path]) -> None:
+    """Said once, and nothing of what Ray says meanwhile."""
+    with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        build = ("build", *graph_files, "-t", "cpu", "-o", tmp_path / "store", "--executor", "ray")
+        address = f"127.0.0.1:{other.server_port}"
+        done = run_cli(*build, "--ray-address", address)
+        other.shutdown()
+    assert_one_line_error(done, 2, f"no Ray cluster (address '{address}'): another service listens")
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+
+
+@pytest.mark.parametrize("address", [(), ("--ray-address", "local")])
+def test_a_cluster_needs_a_network(
+    address: tuple[str, ...], tmp_path: Path, graph_files: list[Path]
+) -> None:
+    build = ("build", *graph_files, "-t", "cpu", "-o", tmp_path / "store", "--executor", "ray")
+    for done in (
+        run_cli(*build, *address, env={"CUDNN_AOT_OFFLINE": "1"}),
+        run_cli(*build, *address, "--offline"),
+    ):
+        assert_one_line_error(done, 2, "--executor ray needs a network and this is offline: ")
+    assert not (tmp_path / "store").exists()
 
 
 def test_no_cluster_is_one_line(tmp_path: Path, graph_files: list[Path]) -> None:

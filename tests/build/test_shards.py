@@ -1,13 +1,12 @@
 """Dividing a build: every graph once, kernels once where they can be, the parts make the whole."""
 
-import shutil
 from pathlib import Path
 
 import pytest
 from cli_process import linear_graph, run_cli, tree_digest, write_graph
 
+from cudnn_aot.cache.merge import merge
 from cudnn_aot.cache.reader import StoreReader
-from cudnn_aot.cache.writer import StoreWriter
 from cudnn_aot.compiler.build.shards import Shard, parse_shard, partition
 from cudnn_aot.errors import UsageError
 
@@ -86,21 +85,8 @@ def test_the_parts_of_a_build_are_the_whole(tmp_path: Path) -> None:
     assert set(one.kernels()) | set(two.kernels()) == set(StoreReader(whole).kernels())
     assert not set(one.pointers()) & set(two.pointers())
     assert one.builds() == two.builds() == StoreReader(whole).builds()
-    assert tree_digest(joined(tmp_path / "joined", parts)) == tree_digest(whole)
-
-
-def joined(store: Path, parts: list[Path]) -> Path:
-    """Files are copied; only classes have a part in several."""
-    for part in parts:
-        shutil.copytree(
-            part,
-            store,
-            dirs_exist_ok=True,
-            copy_function=lambda a, b: None if Path(b).exists() else shutil.copy2(a, b),
-        )
-    with StoreWriter(store) as writer:
-        for reader in map(StoreReader, parts):
-            for target, bucket in reader.classes():
-                for graph_key in reader.class_members(target, bucket):
-                    writer.put_class_member(target, bucket, graph_key)
-    return store
+    for order in (parts, parts[::-1]):
+        together = tmp_path / f"of-{order[0].name}"
+        done = merge([StoreReader(part) for part in order], together)
+        assert (done.conflicts, done.failures, done.builds) == ([], [], 1)
+        assert tree_digest(together) == tree_digest(whole)

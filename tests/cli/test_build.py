@@ -70,6 +70,13 @@ def test_readable_report(store_copy: Path, graph_files: list[Path]) -> None:
     assert done.stderr == ""
 
 
+def test_a_build_that_reads_nothing_speaks_of_no_store(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    done = run_cli("build", tmp_path / "absent.json", "-t", "cpu", "-o", store)
+    assert done.returncode == 1 and not store.exists()
+    assert "kernels: 0 compiled" in done.stdout and str(store) not in done.stdout
+
+
 def test_the_store_setting_is_one_everywhere(
     tmp_path: Path, store_copy: Path, graph_files: list[Path]
 ) -> None:

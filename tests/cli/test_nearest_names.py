@@ -9,7 +9,7 @@ from cli_process import assert_one_line_error, linear_graph, run_cli
 from cudnn_aot.compiler.formats import graph_json
 from cudnn_aot.errors import did_you_mean
 
-# arguments ({graph}, {op}, {port}, {descriptor} are files): exit code, what was meant
+# arguments ({graph}, {op}, {port}, {descriptor} are files in {folder}): exit code, what was meant
 WRONG = {
     "command": (("buidl",), 2, "build"),
     "option": (("ls", "--jsn"), 2, "--json"),
@@ -26,8 +26,10 @@ WRONG = {
     "provider": (("build", "{graph}", "-t", "cpu", "--engines", "cuddn"), 2, "cudnn"),
     "executor": (("build", "{graph}", "-t", "cpu", "--executor", "rya"), 2, "ray"),
     "verb of a command": (("targets", "prob"), 2, "probe"),
-    "target of a device": (("verify", "--device", "h20"), 2, "h200"),
+    "target of a device": (("verify", "--device", "h2000"), 2, "h200"),
     "target of the plans": (("verify", "--device", "cpu", "-t", "cpuu"), 1, "cpu"),
+    "graph file": (("build", "{folder}/grph.json", "-t", "cpu"), 1, "graph.json"),
+    "folder of graph files": (("build", "{folder}x", "-t", "cpu"), 1, "nearest0"),
     "plan": (("show", "dwn"), 1, "down"),
     "target of a store": (("ls", "-t", "cpuu"), 1, "cpu"),
     "target of run": (("run", "--all", "-t", "cpuu"), 1, "cpu"),
@@ -51,7 +53,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     paths = {name: folder / f"{name}.json" for name in texts}
     for name, text in texts.items():
         paths[name].write_text(text)
-    return {name: str(path) for name, path in paths.items()}
+    return {name: str(path) for name, path in paths.items()} | {"folder": str(folder)}
 
 
 @pytest.mark.parametrize("case", WRONG)

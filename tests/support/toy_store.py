@@ -167,12 +167,15 @@ def main() -> None:
     parser.add_argument("--die-at", type=int, default=0)
     parser.add_argument("--ray", metavar="ADDRESS", help="compile on this Ray cluster")
     parser.add_argument("--sleep", type=float, default=0)
+    parser.add_argument("--gate", help="a FIFO that the template reads to its end")
     parser.add_argument("--at", type=float, default=0, help="monotonic time to start at")
     arguments = parser.parse_args()
     use_toys()
     if arguments.die_at:
         die_at(arguments.die_at)
-    extra = {"sleep": arguments.sleep} if arguments.sleep else {}
+    extra: dict[str, Any] = {"sleep": arguments.sleep} if arguments.sleep else {}
+    if arguments.gate:
+        extra["gate"] = arguments.gate
     specs = [
         toy_spec(function, scale=float(scale), **extra)
         for function, scale in (kernel.split("=") for kernel in arguments.kernels)
