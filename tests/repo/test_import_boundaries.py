@@ -54,7 +54,7 @@ BUDGETS = {
     "validate": (200, 75),
     "plan": (600, 210),
     "lower": (900, 210),
-    "in process": (1200, 215),
+    "in process": (1200, 230),
 }
 RUNS = 5
 
