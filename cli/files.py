@@ -22,5 +22,7 @@ def publish(path: Path, text: str, what: str) -> Callable[[str], None]:
     except BrokenPipeError:
         raise  # who reads the stream has seen enough
     except OSError as error:
-        raise UsageError(f"{path}: cannot write {what}: {error.strerror}") from None
+        raise UsageError(
+            f"{path}: cannot write {what}: {(error.strerror or str(error)).lower()}"
+        ) from None
     return tell

@@ -49,9 +49,9 @@ def damage(store: Path, digest: str) -> None:
 
 
 def test_a_pack_keeps_them(one: Path, tmp_path: Path) -> None:
-    done = run_cli("pack", one, "-o", tmp_path / "pack")
+    done = run_cli("pack", "--store", one, "-o", tmp_path / "pack")
     assert done.returncode == 0, done.stderr
-    listed = [run_cli("ls", "--builds", "-o", store) for store in (one, tmp_path / "pack")]
+    listed = [run_cli("ls", "--builds", "--store", store) for store in (one, tmp_path / "pack")]
     assert listed[0].stdout == listed[1].stdout and builds(one)[0][:12] in listed[1].stdout
     assert run_cli("diff", one, tmp_path / "pack").returncode == 0
 
@@ -75,7 +75,7 @@ def test_layers_have_those_of_all(one: Path, other: Path) -> None:
     layers = open_layers([(one, ""), (other, "")])
     assert layers.builds() == sorted([*builds(one), *builds(other)])
     assert [layers.build(digest) for digest in builds(other)] == [toy_store.build_record(4)]
-    document = json.loads(run_cli("ls", "--builds", "--json", "-o", f"{one}:{other}").stdout)
+    document = json.loads(run_cli("ls", "--builds", "--json", "--store", f"{one}:{other}").stdout)
     assert [build["build"] for build in document["builds"]] == layers.builds()
     damage(one, *builds(one))
     assert layers.build(builds(other)[0])["version"] == "toys"
@@ -101,13 +101,13 @@ def test_one_goes_with_the_last_graph_that_it_asks_for(one: Path, other: Path) -
             writer.remove_from_class("h200", bucket, gone)
     counts = stats_of(take_inventory(StoreReader(one)))
     assert (counts.all.builds, counts.unused_builds, counts.targets[0].builds) == (3, 2, 1)
-    text = run_cli("ls", "--stats", "-o", one).stdout
+    text = run_cli("ls", "--stats", "--store", one).stdout
     assert "2 build records, " in text
     (one / "builds" / "notes").write_text("not of the store")
     went = prune.prune(one, Criteria(unreferenced=True))
     assert sorted(went.builds) == sorted([small, unused])
     assert builds(one) == [large] and StoreReader(one).verify() == []
-    said = json.loads(run_cli("prune", "--target", "h200", "--json", "-o", one).stdout)
+    said = json.loads(run_cli("prune", "--target", "h200", "--json", "--store", one).stdout)
     assert said["builds"] == [large] and builds(one) == []
     assert (one / "builds" / "notes").exists()
 
@@ -135,20 +135,20 @@ def test_stores_of_other_builds_differ(one: Path, tmp_path: Path) -> None:
 
 def test_a_pack_is_measured_and_not_pruned(one: Path, tmp_path: Path) -> None:
     pack = tmp_path / "pack"
-    run_cli("pack", one, "-o", pack)
-    folder = json.loads(run_cli("ls", "--stats", "--json", "-o", one).stdout)
-    packed = json.loads(run_cli("ls", "--stats", "--json", "-o", pack).stdout)
+    run_cli("pack", "--store", one, "-o", pack)
+    folder = json.loads(run_cli("ls", "--stats", "--json", "--store", one).stdout)
+    packed = json.loads(run_cli("ls", "--stats", "--json", "--store", pack).stdout)
     assert packed["all"]["bytes"] == pack.stat().st_size
     assert packed["all"]["disk_bytes"] == 512 * pack.stat().st_blocks
     assert packed["foreign"]["bytes"] == 0
     for name in ("graphs", "plans", "kernels", "blobs", "builds", "bytes"):
         assert packed["targets"][0][name] == folder["targets"][0][name]
     size = next(
-        line for line in run_cli("doctor", "-o", pack).stdout.splitlines() if " KiB" in line
+        line for line in run_cli("doctor", "--store", pack).stdout.splitlines() if " KiB" in line
     )
     assert size.split()[:2] == ["store", "size"]
     for option in ("--dry-run", "--wait=0"):
-        done = run_cli("prune", "--unreferenced", option, "-o", pack)
+        done = run_cli("prune", "--unreferenced", option, "--store", pack)
         assert_one_line_error(done, 2, "it is a pack, which never changes; prune the folder")
 
 

@@ -200,9 +200,21 @@ def with_providers(store: Path, providers: dict[str, Any], order: list[str]) -> 
         writer.put_pointer(target, key, layout.pointer_of(graph, providers, order))
 
 
-def provider(store: Path, plan_key: str, **record: Any) -> dict[str, Any]:
+def provider(store: Path, plan_key: str, engine: str = "toy", **record: Any) -> dict[str, Any]:
     with StoreWriter(store) as writer:
-        blob = writer.put_blob(json.dumps({"kernels": [], **record}, sort_keys=True).encode())
+        target, key = writer.reader.pointers()[0]
+        whole = {
+            "format": 1,
+            "graph_key": key,
+            "target": target,
+            "engine": {"id": 1, "name": engine},
+            "knobs": {},
+            "table": {},
+            "kernels": [],
+            "requirements": {},
+            **record,
+        }
+        blob = writer.put_blob(json.dumps(whole, sort_keys=True).encode())
     return {"plan_key": plan_key, "records": [blob], "reasons": []}
 
 

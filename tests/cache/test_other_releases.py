@@ -31,11 +31,11 @@ def serves(store: Path) -> None:
     assert StoreReader(store).verify() == []
     assert set(runtime.open(store, "cpu").plans()) == {"up", "down"}
     assert c_interface.Store(store, "cpu").digest() == StoreReader(store).root_digest()
-    done = run_cli("run", "--all", "--json", "-o", store)
+    done = run_cli("run", "--all", "--json", "--store", store)
     assert done.returncode == 0, done.stderr
     assert sorted(each["name"] for each in json.loads(done.stdout)["runs"]) == ["down", "up"]
     for command in (("ls", "--stats"), ("ls", "--builds"), ("show", "up")):
-        assert run_cli(*command, "-o", store).returncode == 0
+        assert run_cli(*command, "--store", store).returncode == 0
 
 
 def test_fields_of_a_later_release_are_ignored(store_copy: Path, tmp_path: Path) -> None:
@@ -95,6 +95,6 @@ def test_a_newer_store_is_refused_with_both_numbers(
     file = store_copy / layout.STORE_FILE
     file.chmod(0o644)
     file.write_text('{"format":2}\n')
-    options = (store_copy,) if command[0] == "pack" else ("-o", store_copy)
+    options = ("--store", store_copy)
     done = run_cli(*command, *options, cwd=tmp_path)
     assert_one_line_error(done, 2, "has format 2, this version of cudnn-aot reads format 1: update")

@@ -1,5 +1,6 @@
 """What goes from a store and what stays: chosen as values, removed in order, beside the living."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -272,7 +273,10 @@ def test_what_cannot_be_removed_keeps_what_it_needs(store: Path) -> None:
         pytest.skip("needs another user")
     with StoreWriter(store) as writer:
         pointer = writer.reader.pointer(*writer.reader.pointers()[0])
-        writer.put_pointer("cpu", "1" * 64, {**pointer, "reasons": ["of another target"]})
+        record = json.loads(writer.reader.blob(pointer["records"][0]))
+        record |= {"target": "cpu", "graph_key": "1" * 64}
+        other = {"records": [writer.put_blob(json.dumps(record).encode())], "reasons": ["other"]}
+        writer.put_pointer("cpu", "1" * 64, pointer | other)
     for path in [store, store.parent, *store.rglob("*")]:
         os.chown(path, 65534, 65534)
     os.chown(store / "plans" / "cpu", 0, 0)

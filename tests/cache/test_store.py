@@ -451,8 +451,8 @@ def test_a_class_is_read_once_for_all_its_members(
     [
         ({"target": "cpu"}, "it belongs to another target or class"),
         ({"bucket": "0" * 64}, "it belongs to another target or class"),
-        ({"graphs": "1" * 64}, "it lists no graph keys"),
-        ({"graphs": ["1"]}, "it lists no graph keys"),
+        ({"graphs": "1" * 64}, "want a list"),
+        ({"graphs": ["1"]}, "want 64 hex digits"),
         ({"graphs": ["1" * 64, "0" * 64]}, "its graph keys are not in order"),
         ({"graphs": ["1" * 64, "1" * 64]}, "its graph keys are not in order"),
     ],

@@ -186,7 +186,7 @@ def test_a_kernel_that_fails_is_named_and_the_rest_is_finished(
     assert rows == {"extra": "failed", "up": "cached", "down": "cached"}
     assert "failed kernel" in done.stdout and "1 failed" in done.stdout
     assert StoreReader(store_copy).names() == [("cpu", "down"), ("cpu", "up")]
-    complete = ("verify", "--complete", tmp_path, "-o", store_copy)
+    complete = ("verify", "--complete", tmp_path, "--store", store_copy)
     assert run_cli(*complete).returncode == 1
     assert run_cli(*build).returncode == 0
     assert run_cli(*complete).returncode == 0

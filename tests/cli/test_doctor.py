@@ -34,7 +34,7 @@ def test_size_users_and_leftovers_of_a_store(store_copy: Path) -> None:
 
 def test_a_store_that_any_user_may_change(store_copy: Path, tmp_path: Path) -> None:
     """As a folder and as a pack; a build makes neither, whatever its umask."""
-    assert run_cli("pack", store_copy, "-o", tmp_path / "pack").returncode == 0
+    assert run_cli("pack", "--store", store_copy, "-o", tmp_path / "pack").returncode == 0
     for store, mode in ((store_copy, 0o755), (tmp_path / "pack", 0o444)):
         assert "store writers" not in findings(store)
         store.chmod(mode | 0o002)

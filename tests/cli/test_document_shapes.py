@@ -59,13 +59,13 @@ def test_wrong_types_are_damage(
     needed = tmp_path / "list"
     needed.write_text("".join(f"layer/{number}\n" for number in range(3)))
     verbs = [
-        ("ls", "-o", store),
-        ("ls", "--stats", "-o", store),
-        ("ls", "--builds", "-o", store),
-        ("show", "layer/0", "-o", store),
-        ("prune", "--unreferenced", "--dry-run", "-o", store),
-        ("verify", "--complete", needed, "-o", store),
-        ("verify", "--device", "h200", "-o", store),
+        ("ls", "--store", store),
+        ("ls", "--stats", "--store", store),
+        ("ls", "--builds", "--store", store),
+        ("show", "layer/0", "--store", store),
+        ("prune", "--unreferenced", "--dry-run", "--store", store),
+        ("verify", "--complete", needed, "--store", store),
+        ("verify", "--device", "h200", "--store", store),
         ("diff", store, other),
         ("merge", store, other, "-o", tmp_path / "merged"),
     ]
@@ -76,5 +76,5 @@ def test_wrong_types_are_damage(
     assert len(StoreReader(tmp_path / "merged").pointers()) == 3
     if "table" in fields:
         for option in (("--complete", str(needed)), ("--device", "h200")):
-            assert main(["verify", *option, "-o", str(store)]) == 1
+            assert main(["verify", *option, "--store", str(store)]) == 1
             assert "launch table of plan" in capfd.readouterr().out

@@ -27,10 +27,10 @@ def test_no_verb_replaces_a_device(
 ) -> None:
     (tmp_path / "key.pub").symlink_to(device)
     for words, code in (
-        (("report", built_store, "-o", device), 0),
+        (("report", "--store", built_store, "-o", device), 0),
         (("show", graph_files[0], "--svg", device), 0),
         (("sign", "--new-key", tmp_path / "key"), 0),
-        (("pack", built_store, "-o", device), 2),
+        (("pack", "--store", built_store, "-o", device), 2),
     ):
         done = run_cli(*words)
         assert done.returncode == code, done.stderr
@@ -38,7 +38,7 @@ def test_no_verb_replaces_a_device(
 
 
 def test_a_page_on_standard_output_is_the_page_alone(built_store: Path) -> None:
-    done = run_cli("report", built_store, "-o", "/proc/self/fd/1")
+    done = run_cli("report", "--store", built_store, "-o", "/proc/self/fd/1")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("<!doctype html>") and done.stdout.endswith("</html>\n")
     assert "plans" in done.stderr

@@ -96,7 +96,8 @@ def copy_for_gpus(source: Path, store: Path, smem: dict[str, int]) -> None:
         for target, need in smem.items():
             needs = record["requirements"] | {"gpu_arch": "sm_90a", "smem_optin_bytes": need}
             table = record["table"] | {"device": "cuda"}
-            made = canonical_bytes(record | {"kernels": [], "requirements": needs, "table": table})
+            other = {"target": target, "kernels": [], "requirements": needs, "table": table}
+            made = canonical_bytes(record | other)
             writer.put_pointer(
                 target,
                 entry["graph_key"],

@@ -98,7 +98,7 @@ def test_what_cannot_be_probed(tmp_path: Path) -> None:
     assert_one_line_error(probe("--host", "vax"), 2, "host_triple is 'vax'")
     assert_one_line_error(probe("--device", "9"), 1, "no such device: got cuda:9, want 0 to 1")
     assert_one_line_error(probe(major=7, minor=5), 1, "compute capability 7.5", "sm_80")
-    assert_one_line_error(probe("-o", tmp_path / "no" / "file.json"), 1, "no such file")
+    assert_one_line_error(probe("-o", tmp_path / "no" / "file.json"), 2, "no such file")
     assert_one_line_error(probe(devices=0), 1, "no CUDA device")
     assert_one_line_error(run_cli("targets", "--json", "probe"), 2, "targets probe --json")
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cli_process import SETTINGS, tree_digest
+from cli_process import UNSET, tree_digest
 
 import cudnn_aot._native
 
@@ -33,7 +33,7 @@ def install(folder: Path) -> Path:
 
 
 def run(python: Path, *args: object, **env: str) -> dict:
-    clean = {name: value for name, value in os.environ.items() if name not in SETTINGS}
+    clean = {name: value for name, value in os.environ.items() if name not in UNSET}
     done = subprocess.run(
         [python, "-m", "cudnn_aot.cli.main", *map(str, args), "--json"],
         env=clean | env,
@@ -63,4 +63,4 @@ def test_what_one_built_another_takes(tmp_path: Path, graph_files: list[Path]) -
     assert (again["kernels"]["compiled"], again["files_written"]) == (0, 0)
     assert [graph["status"] for graph in again["graphs"]] == ["cached"]
     assert tree_digest(moved) == before
-    assert len(run(there, "run", "--all", "-o", moved)["runs"]) == 1
+    assert len(run(there, "run", "--all", "--store", moved)["runs"]) == 1

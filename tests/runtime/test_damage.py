@@ -29,6 +29,7 @@ READ_FOR = {
     "graph": {"graph"},
     "class": {"graph"},
     "kernel": set(),
+    "build": set(),
 }
 
 
@@ -69,6 +70,8 @@ def parts(built_store: Path, graphs) -> list[Part]:
         for target, bucket in reader.classes():
             if key in reader.class_members(target, bucket):
                 use("class", layout.class_path(target, bucket), name)
+    for build in reader.builds():  # which serving does not read
+        users.setdefault((layout.build_path(build), "build"), set())
     found = [Part(path, kind, frozenset(names)) for (path, kind), names in users.items()]
     assert sorted([*(part.path for part in found), "store.json"]) == reader.files()
     assert {part.kind for part in found} == set(READ_FOR)

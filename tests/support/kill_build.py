@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cli_process import SETTINGS, tree_digest
+from cli_process import UNSET, tree_digest
 
 from cudnn_aot.cache import layout
 from cudnn_aot.cache.reader import StoreReader
@@ -96,6 +96,6 @@ def _start(files: Sequence[Path], store: Path) -> subprocess.Popen[str]:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-        env={name: value for name, value in os.environ.items() if name not in SETTINGS},
+        env={name: value for name, value in os.environ.items() if name not in UNSET},
         start_new_session=True,
     )

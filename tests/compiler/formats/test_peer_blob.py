@@ -241,7 +241,7 @@ BAD = [
     (
         lambda raw: raw["nodes"][1]["params"].update(mode="subtract"),
         cudnnGraphNotSupportedError,
-        "$.nodes[1]: op 'subtract' (node 'res') is not supported (did you mean ",
+        "$.nodes[1]: op 'subtract' (node 'res') is not supported",
     ),
     (
         lambda raw: raw["nodes"][0]["params"].update(padding={"$tensor": 1}),
