@@ -209,7 +209,7 @@ def provider(store: Path, plan_key: str, engine: str = "toy", **record: Any) -> 
             "target": target,
             "engine": {"id": 1, "name": engine},
             "knobs": {},
-            "table": {},
+            "table": toy_store.NOTHING,
             "kernels": [],
             "requirements": {},
             **record,
