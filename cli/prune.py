@@ -13,10 +13,11 @@ import click
 from cudnn_aot.cache.inventory import StoredGraph, StoredKernel
 from cudnn_aot.cache.prune import Criteria, KernelTest, Pruned
 from cudnn_aot.cache.prune import prune as prune_store
+from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.cli.options import choose_store, json_option, store_option, stored_targets_option
 from cudnn_aot.cli.output import complain, print_json, say
 from cudnn_aot.cli.table import format_bytes, plural
-from cudnn_aot.errors import CompileError, UsageError
+from cudnn_aot.errors import CompileError, UsageError, did_you_mean
 
 _SHOWN = 20
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -70,6 +71,10 @@ def prune(
         kernels=None if toolchain is None else toolchain_test(toolchain),
         unreferenced=unreferenced,
     )
+    held = StoreReader(path).targets() if targets else []
+    for name in targets:
+        if name not in held:  # no failure: what is repeated finds nothing left
+            complain(f"note: the store has nothing for target {name!r}{did_you_mean(name, held)}")
     went = prune_store(path, criteria, dry_run=dry_run, wait_s=wait_s)
     limit = criteria.max_disk_bytes
     is_over = limit is not None and went.left.disk_bytes > limit

@@ -41,6 +41,14 @@ def test_a_dry_run_then_everything(store_copy: Path) -> None:
     assert "would remove 0 graphs, 0 kernels, 0 blobs: 0 B on the disk" in prune()[0]
 
 
+def test_a_target_that_the_store_lacks_is_told(store_copy: Path) -> None:
+    done = run_cli("prune", "--target", "cpuu", "--dry-run", "--store", store_copy)
+    assert (done.returncode, done.stderr) == (
+        0,
+        "note: the store has nothing for target 'cpuu' (did you mean 'cpu'?)\n",
+    )
+
+
 def test_a_pruned_store_is_built_again(store_copy: Path, graph_files: list[Path]) -> None:
     before = toy_store.snapshot(store_copy)
     done = run_cli("prune", "--max-size", "1", "--store", store_copy)
