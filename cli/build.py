@@ -94,17 +94,21 @@ def build(
     cudnn-aot build graphs --target h200,h100 --store store
     """
     names = choose_targets(targets)
-    allowed = choose_list("allow-declined", allow_declined).names
-    unknown = [name for name in allowed if name != "all" and name not in names]
+    host_name = choose("host", host).value or None
+    # A target may be asked for by its descriptor file, and be filed under its host's name too.
+    filed = {name: next(iter(load_targets([name], host_name))) for name in names}
+    known = ("all", *filed, *filed.values())
+    asked = choose_list("allow-declined", allow_declined).names
+    unknown = [name for name in asked if name not in known]
     if unknown and allow_declined:  # a config file speaks of builds for other targets too
         raise UsageError(
             f"--allow-declined: {unknown[0]!r} is not a target of this build"
             + did_you_mean(unknown[0], names)
         )
+    allowed = [filed.get(name, name) for name in asked]
     choice = choose_store(store)
     workers = _parse_jobs(choose("jobs", jobs))
     where = choose("executor", executor).value
-    host_name = choose("host", host).value or None
     is_forbidden = choose("forbid-compile").is_on
     providers = choose_list("engines", engines).names
     if "native" in providers and not is_forbidden:

@@ -7,6 +7,7 @@ from pathlib import Path
 from cli_process import linear_graph, run_cli, tree_digest, write_graph
 
 from cudnn_aot.cache.reader import StoreReader
+from cudnn_aot.compiler.target.target import load_target
 
 SUMMARY_FIELDS = {"format", "store", "executor", "jobs", "shard", "graphs", "kernels"}
 SUMMARY_FIELDS |= {"failures", "files_written", "seconds"}
@@ -123,6 +124,25 @@ def test_declined_graphs_have_their_own_exit_code(tmp_path: Path) -> None:
     run = run_cli("run", "two_matmuls", "--store", store)
     assert run.returncode in (1, 3) and run.stderr.startswith("error: ")
     assert len(run.stderr.splitlines()) == 1
+
+
+def test_declines_are_allowed_by_every_name_of_a_target(tmp_path: Path) -> None:
+    """By its own, its descriptor's file, and the one that it is filed under for another host."""
+    graph = tmp_path / "graph.json"
+    graph.write_text(two_matmuls("declined"))
+    mine = tmp_path / "mine.json"
+    mine.write_text(json.dumps({**load_target("cpu").descriptor(), "name": "my-cpu"}))
+    host = ("--host", "x86_64-linux-gnu")
+    for target, allow, options in (
+        (mine, mine, ()),
+        (mine, "my-cpu", ()),
+        ("gb200", "gb200", host),
+        ("gb200", "gb200-x86_64", host),
+    ):
+        build = ("build", graph, "-t", target, "--store", tmp_path / "store", *options)
+        assert run_cli(*build).returncode == 3
+        done = run_cli(*build, "--allow-declined", allow)
+        assert done.returncode == 0, (allow, done.stderr)
 
 
 def two_matmuls(name: str) -> str:
