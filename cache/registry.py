@@ -314,7 +314,7 @@ def _login(host: str) -> str:
     Raises:
         UsageError: the configuration cannot be read.
     """
-    folder = os.environ.get("DOCKER_CONFIG") or Path("~/.docker").expanduser()
+    folder = os.environ.get("DOCKER_CONFIG") or os.path.expanduser("~/.docker")  # noqa: PTH111
     path = Path(folder) / "config.json"
     try:
         document = json.loads(path.read_text(encoding="utf-8"))

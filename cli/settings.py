@@ -232,9 +232,13 @@ def find_config() -> Config:
     for path in _places():
         if path.is_file() and (path.name == CONFIG_FILE or _has_table(path)):
             return _read(path)
-    own = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser()
-    path = own / "cudnn-aot" / "config.toml"
+    path = _at_home(os.environ.get("XDG_CONFIG_HOME") or "~/.config") / "cudnn-aot/config.toml"
     return _read(path) if path.is_file() else Config(None, {})
+
+
+def _at_home(text: str) -> Path:
+    """A path whose ``~`` is the home folder, if there is one."""
+    return Path(os.path.expanduser(text))  # noqa: PTH111 (the other raises where there is none)
 
 
 def _places() -> Iterator[Path]:
@@ -310,7 +314,7 @@ def _text(folder: Path, value: Any) -> str | None:
 
 def _path(folder: Path, value: Any) -> str | None:
     text = _text(folder, value)
-    return None if text is None else str(folder / Path(text).expanduser())
+    return None if text is None else str(folder / _at_home(text))
 
 
 def _store(folder: Path, value: Any) -> str | None:
@@ -323,7 +327,7 @@ def _store(folder: Path, value: Any) -> str | None:
         return None
     if not places:
         return None
-    return ":".join(str(p) if is_url(p) else str(folder / Path(p).expanduser()) for p in places)
+    return ":".join(str(p) if is_url(p) else str(folder / _at_home(str(p))) for p in places)
 
 
 def _keys(folder: Path, value: Any) -> str | None:
@@ -334,8 +338,7 @@ def _keys(folder: Path, value: Any) -> str | None:
         return None
     parts = (part for text in texts if text for part in text.split(os.pathsep))
     return os.pathsep.join(
-        part if _BASE64_KEY.fullmatch(part) else str(folder / Path(part).expanduser())
-        for part in parts
+        part if _BASE64_KEY.fullmatch(part) else str(folder / _at_home(part)) for part in parts
     )
 
 

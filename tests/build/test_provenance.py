@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import toy_store
 from cli_process import linear_graph, run_cli, tree_digest, write_graph
 
 from cudnn_aot.cache import layout
@@ -86,16 +87,16 @@ def test_the_record_comes_before_all_that_it_explains(tmp_path: Path) -> None:
     """Killed right after it the build is repeated and recorded; before it nothing was published."""
     path = tmp_path / "store"
     with StoreWriter(path) as writer:
-        writer.introduce(lambda: {"version": "9"})
+        writer.introduce(lambda: toy_store.build_record(1))
         assert writer.reader.builds() == []
         with pytest.raises(OSError, match="no such tool"):
             writer.introduce(fails)
             writer.put_blob(b"first")
         assert not (path / layout.blob_path(sha256_hex(b"first"))).exists()
-        writer.introduce(lambda: {"version": "9"})
+        writer.introduce(lambda: toy_store.build_record(1))
         writer.put_blob(b"first")
         writer.put_blob(b"second")
-    assert only_build(path) == {"version": "9"}
+    assert only_build(path) == toy_store.build_record(1)
     with StoreWriter(path) as writer:
         writer.introduce(fails)
         writer.put_blob(b"first")  # there: nothing is written
@@ -106,19 +107,21 @@ def fails() -> dict:
 
 
 def test_builds_are_listed(tmp_path: Path, store_copy: Path) -> None:
-    (build,) = json.loads(run_cli("ls", "--builds", "--json", "-o", store_copy).stdout)["builds"]
+    (build,) = json.loads(run_cli("ls", "--builds", "--json", "--store", store_copy).stdout)[
+        "builds"
+    ]
     assert build.pop("build") == StoreReader(store_copy).builds()[0]
     assert build == only_build(store_copy)
-    table = run_cli("ls", "--builds", "-o", store_copy).stdout.splitlines()
+    table = run_cli("ls", "--builds", "--store", store_copy).stdout.splitlines()
     assert table[2].split()[1:] == ["0.1.0", build["sources"][:12], "cpu", "native", "2", "-"]
     path = store_copy / layout.build_path(StoreReader(store_copy).builds()[0])
     path.chmod(0o644)
     path.write_bytes(path.read_bytes().replace(b"native", b"naTive"))
-    done = run_cli("ls", "--builds", "-o", store_copy)
+    done = run_cli("ls", "--builds", "--store", store_copy)
     assert done.returncode == 1 and "does not match its digest" in done.stderr
     with StoreWriter(tmp_path / "empty") as writer:
         writer.put_blob(b"")
-    assert run_cli("ls", "--builds", "-o", tmp_path / "empty").stdout == "no builds\n"
+    assert run_cli("ls", "--builds", "--store", tmp_path / "empty").stdout == "no builds\n"
 
 
 def test_a_declined_graph_is_recorded(tmp_path: Path) -> None:

@@ -61,32 +61,24 @@ def test_a_worker_killed_in_mid_build(
     assert cluster.workers() == {}
 
 
-def opened_once_read(fifo: Path, reading: "subprocess.Popen[str]") -> int:
-    """A descriptor for writing; there is one only while somebody reads."""
-    while True:
-        try:
-            return os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
-        except OSError:
-            assert reading.poll() is None, reading.communicate()
-            time.sleep(0.02)
+def wait_for(sign: Path, process: "subprocess.Popen[str]") -> None:
+    while not sign.exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
 
 
 @pytest.mark.slow
 def test_a_worker_killed_while_it_traces(cluster: RayCluster, tmp_path: Path) -> None:
-    """A reader of the gate is the kernel's template: killed there, it is read a second time."""
+    """Who waits at the gate is the kernel's template: killed there, it comes a second time."""
     gate = tmp_path / "gate"
-    os.mkfifo(gate)
     arguments = ("host=11", "--gate", str(gate), "--ray", cluster.address)
     process = toy_store.start(tmp_path / "store", *arguments)
-    first = opened_once_read(gate, process)
-    gate.unlink()
-    os.mkfifo(gate)  # the first reader has the old one
+    wait_for(tmp_path / "gate-0", process)
     ((actor, _),) = cluster.workers().items()
     os.kill(actor, signal.SIGKILL)
-    second = opened_once_read(gate, process)
+    wait_for(tmp_path / "gate-1", process)
     assert list(cluster.workers()) != [actor]
-    os.close(first)
-    os.close(second)
+    gate.touch()
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     (entry,) = (

@@ -57,7 +57,7 @@ def kill_builds(
     dice, killed = random.Random(seed), Killed()
     store = folder / "store"
     for point in range(1, points + 1):
-        process = _start(files, store)
+        process = start(files, store)
         time.sleep(dice.uniform(0.0, build_s))
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
@@ -70,7 +70,7 @@ def kill_builds(
             killed.faults += [f"point {point}: {p}" for p in StoreReader(store).verify()]
         if point % KILLS_PER_STORE and point != points:
             continue
-        process = _start(files, store)
+        process = start(files, store)
         try:
             _, err = process.communicate(timeout=hang_s)
         except subprocess.TimeoutExpired:
@@ -89,7 +89,7 @@ def kill_builds(
     return killed
 
 
-def _start(files: Sequence[Path], store: Path) -> subprocess.Popen[str]:
+def start(files: Sequence[Path], store: Path) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "cudnn_aot.cli.main", "build", *map(str, files)]
     return subprocess.Popen(
         [*command, "-t", "cpu", "-j", "2", "--store", str(store)],

@@ -167,7 +167,7 @@ def main() -> None:
     parser.add_argument("--die-at", type=int, default=0)
     parser.add_argument("--ray", metavar="ADDRESS", help="compile on this Ray cluster")
     parser.add_argument("--sleep", type=float, default=0)
-    parser.add_argument("--gate", help="a FIFO that the template reads to its end")
+    parser.add_argument("--gate", help="a file that the template waits for")
     parser.add_argument("--at", type=float, default=0, help="monotonic time to start at")
     arguments = parser.parse_args()
     use_toys()
