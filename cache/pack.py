@@ -22,7 +22,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from cudnn_aot.cache.canonical import sha256_hex
+from cudnn_aot.cache.canonical import plain_bytes, sha256_hex
 from cudnn_aot.cache.files import Status
 from cudnn_aot.errors import DamagedError, NotAStoreError
 
@@ -117,6 +117,8 @@ class Pack:
         except (ValueError, RecursionError):
             raise self._damaged("its index is not JSON") from None
         fault = _index_fault(index)
+        if fault is None and plain_bytes(index) != data[:size]:
+            fault = "its index is not in canonical form"
         if fault:
             raise self._damaged(fault)
         return index, HEADER.size + len(data)
@@ -164,6 +166,10 @@ def _index_fault(index: object) -> str | None:
         is_entry = isinstance(entry, list) and len(entry) == 2
         if not is_entry or type(entry[0]) is not str or type(entry[1]) is not int or entry[1] < 0:
             return "its index has an entry that is no path and size"
+        try:
+            entry[0].encode()
+        except UnicodeEncodeError:  # half of a pair, which no text in JSON is
+            return "its index is not JSON"
         if entry[0] <= before:
             return f"its paths are not in ascending order at {entry[0]!r}"
         before = entry[0]

@@ -30,14 +30,7 @@ bool HasGaps(const Operand& operand, const Slot& slot, const Frame& frame) {
 Plan::Plan(Table table, std::vector<std::shared_ptr<const Kernel>> kernels,
            std::vector<Backend> backends)
     : table_(std::move(table)), kernels_(std::move(kernels)), backends_(std::move(backends)) {
-  if (static_cast<int>(kernels_.size()) < table_.num_kernels) {
-    throw TableError("branches: a step names kernel " + std::to_string(table_.num_kernels - 1) +
-                     ", got " + std::to_string(kernels_.size()) + " kernels");
-  }
-  if (static_cast<int>(backends_.size()) < table_.num_blobs) {
-    throw TableError("branches: a step names blob " + std::to_string(table_.num_blobs - 1) +
-                     ", got " + std::to_string(backends_.size()) + " blobs");
-  }
+  NeedParts(table_, kernels_.size(), backends_.size());
 }
 
 void Plan::Resolve(const Call& call, DLDevice device, Frame* frame) const {

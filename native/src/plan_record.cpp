@@ -37,6 +37,7 @@ PlanRecord ParsePlanRecord(const std::string& name, std::map<std::string, int64_
   }
   try {
     out.table = ParseTable(*document.Find("table"));
+    NeedParts(out.table, out.kernels.size(), out.blobs.size());
   } catch (const TableError& error) {
     throw StoreFailure(Code::kStore, "launch table of plan " + Quoted(name) + ": " + error.what());
   }

@@ -159,7 +159,7 @@ auto Store::FirstUsable(const std::string& name, const std::string& target, Use 
   if (!is_chosen) holder = OnlyTarget(name);
   auto of_key = [&](Found found) {
     for (const auto& layer : *held_) {
-      if (IsDigest(found.graph_key)) layer->Take(holder, found.graph_key);
+      layer->Take(holder, found.graph_key);
     }
     return layers_.FirstGood([&](const StoreReader& reader) {
       found.pointer = reader.Pointer(holder, found.graph_key);
@@ -177,11 +177,7 @@ auto Store::FirstUsable(const std::string& name, const std::string& target, Use 
         if (!layers_.Holds(holder, name)) Absent(name, holder);
         throw;
       }
-      const Value* key = entry.Find("graph_key");
-      if (key == nullptr) {
-        Fail(Code::kDamaged, "name " + Quoted(name) + " for " + holder + " states no graph key");
-      }
-      return of_key({UidsOf(entry), holder, key->string, {}});
+      return of_key({UidsOf(entry), holder, TextOf(entry, "graph_key"), {}});
     });
   } catch (const StoreFailure& error) {
     // Only now, since looking for a target costs as much as reading a document.

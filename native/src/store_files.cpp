@@ -268,6 +268,7 @@ class Pack : public StoreFiles {
         Damaged("its file " + Quoted(path) + " is cut short");
       }
     }
+    if (CanonicalJson(list) != index) Damaged("its index is not in canonical form");
     return start;
   }
 

@@ -13,6 +13,7 @@
 #include "json.h"
 #include "sha256.h"
 #include "text.h"
+#include "value.h"
 
 namespace cudnn_aot {
 namespace {
@@ -173,6 +174,34 @@ bool States(const Value& document, const char* field, const std::string& text) {
   return found != nullptr && found->kind == Value::Kind::kString && found->string == text;
 }
 
+void NeedDigests(const Reader& list) {
+  for (const Reader& digest : list.Items()) {
+    if (!IsDigest(digest.String())) {
+      digest.Fail("got " + Quoted(digest.String()) + ", want 64 hex digits");
+    }
+  }
+}
+
+// The fields of a pointer that loading reads, as `cache.shapes` has them; throws TableError.
+void CheckPointer(const Value& document) {
+  Reader pointer(document, "");
+  pointer.Field("status").String();
+  NeedDigests(pointer.Field("records"));
+  for (const Reader& reason : pointer.Field("reasons").Items()) reason.String();
+  if (!pointer.Has("providers")) return;  // of before there were several
+  for (const auto& [name, part] : pointer.Field("providers").Members()) {
+    NeedDigests(part.Field("records"));
+    for (const Reader& reason : part.Field("reasons").Items()) reason.String();
+  }
+}
+
+void CheckName(const Value& document) {
+  Reader entry(document, "");
+  Reader key = entry.Field("graph_key");
+  if (!IsDigest(key.String())) key.Fail("got " + Quoted(key.String()) + ", want 64 hex digits");
+  for (const auto& [name, uid] : entry.Field("uids").Members()) uid.Int();
+}
+
 std::string RootOf(const std::map<std::string, std::string>& documents) {
   std::string lines;
   for (const auto& [path, digest] : documents) lines += digest + "  " + path + "\n";
@@ -327,6 +356,15 @@ Value StoreReader::Document(const std::string& relative, const std::string& what
   return out;
 }
 
+void StoreReader::NeedShape(const std::string& relative, const Value& document,
+                            void (*check)(const Value&)) const {
+  try {
+    check(document);
+  } catch (const TableError& error) {
+    Damaged(relative, error.what());
+  }
+}
+
 std::string StoreReader::Blob(const std::string& digest) const {
   std::string relative = BlobPath(digest);
   std::string data = Read(relative, "blob " + digest);
@@ -341,6 +379,7 @@ Value StoreReader::Pointer(const std::string& target, const std::string& graph_k
   if (!States(out, "target", target) || !States(out, "graph_key", graph_key)) {
     Damaged(relative, "it belongs to another target or graph");
   }
+  NeedShape(relative, out, CheckPointer);
   return out;
 }
 
@@ -350,6 +389,7 @@ Value StoreReader::Name(const std::string& target, const std::string& name) cons
   if (!States(out, "name", name)) {
     Damaged(relative, "it belongs to the name " + ShownNumber(out.Find("name")));
   }
+  NeedShape(relative, out, CheckName);
   return out;
 }
 

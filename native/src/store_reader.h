@@ -64,6 +64,8 @@ class StoreReader {
   void Visit(const std::string& relative,
              const std::function<bool(const std::string&)>& visit) const;
   [[noreturn]] void Damaged(const std::string& relative, const std::string& what) const;
+  void NeedShape(const std::string& relative, const Value& document,
+                 void (*check)(const Value&)) const;
 
   std::string path_;
   std::string whole_;

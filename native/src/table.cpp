@@ -592,4 +592,14 @@ int Table::FindSymbol(const std::string& name) const {
 
 Table ParseTable(const Value& value) { return Parser().Parse(Reader(value, "")); }
 
+void NeedParts(const Table& table, size_t kernels, size_t blobs) {
+  auto need = [](const std::string& what, int want, size_t got) {
+    if (static_cast<int>(got) >= want) return;
+    throw TableError("branches: a step names " + what + " " + std::to_string(want - 1) + ", got " +
+                     std::to_string(got) + " " + what + "s");
+  };
+  need("kernel", table.num_kernels, kernels);
+  need("blob", table.num_blobs, blobs);
+}
+
 }  // namespace cudnn_aot

@@ -161,4 +161,7 @@ struct Table {
 // Throws TableError with the place of the first offence.
 Table ParseTable(const Value& value);
 
+// Throws TableError unless there are as many kernels and blobs as steps name.
+void NeedParts(const Table& table, size_t kernels, size_t blobs);
+
 }  // namespace cudnn_aot

@@ -175,7 +175,7 @@ def packed(index: Any, *contents: bytes, magic: bytes = MAGIC, digest: str = "")
     """A pack with this index, which may be bytes that are no JSON."""
     from cudnn_aot.cache.canonical import sha256_hex
 
-    data = index if isinstance(index, bytes) else json.dumps(index).encode()
+    data = index if isinstance(index, bytes) else json.dumps(index, separators=(",", ":")).encode()
     header = HEADER.pack(magic, len(data), bytes.fromhex(digest or sha256_hex(data)))
     parts = (header, data, *contents)
     return b"".join(part.ljust(-(-len(part) // 64) * 64, b"\0") for part in parts)
@@ -206,6 +206,8 @@ BAD = {
     "huge sizes": packed([[f"{i}", 2**62] for i in range(5)], CONTENT),
     "twice": packed([STORE, STORE], CONTENT, CONTENT),
     "not in order": packed([STORE, ["plans", 0]], CONTENT),
+    "blanks in the index": packed(b'[["store.json", 13]]', CONTENT),
+    "half of a pair": packed(b'[["store.json",13],["z\\ud800",0]]', CONTENT),
     "no path": packed([["", 0], STORE], CONTENT),
     "no store.json": packed([["other", 13]], CONTENT),
     "another store.json": packed([["store.json", 12]], CONTENT[:-1]),

@@ -78,3 +78,11 @@ def test_wrong_types_are_damage(
         for option in (("--complete", str(needed)), ("--device", "h200")):
             assert main(["verify", *option, "--store", str(store)]) == 1
             assert "launch table of plan" in capfd.readouterr().out
+
+
+def test_a_step_without_its_kernel_is_found(
+    store_copy: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    change(store_copy, "record", {"kernels": []})
+    assert main(["verify", "--store", str(store_copy)]) == 1
+    assert "a step names kernel 0, got 0 kernels" in capfd.readouterr().out

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import toy_store
 from browser import needs_browser, screenshot, visit
 from cli_process import assert_one_line_error, run_cli
 
@@ -95,7 +96,7 @@ def copy_for_gpus(source: Path, store: Path, smem: dict[str, int]) -> None:
         graph = writer.put_blob(reader.blob(pointer["graph"]))
         for target, need in smem.items():
             needs = record["requirements"] | {"gpu_arch": "sm_90a", "smem_optin_bytes": need}
-            table = record["table"] | {"device": "cuda"}
+            table = {**toy_store.NOTHING, "device": "cuda"}
             other = {"target": target, "kernels": [], "requirements": needs, "table": table}
             made = canonical_bytes(record | other)
             writer.put_pointer(
@@ -265,7 +266,8 @@ def test_a_thousand_plans(
         graph = writer.put_blob(reader.blob(pointer["graph"]))
         for number in range(1000):
             key = f"{number:064b}"  # no digit that is looked for below
-            made = writer.put_blob(canonical_bytes(record | {"graph_key": key, "kernels": []}))
+            other = {"graph_key": key, "kernels": [], "table": toy_store.NOTHING}
+            made = writer.put_blob(canonical_bytes(record | other))
             fields = {"status": "built", "records": [made], "graph": graph, "reasons": []}
             writer.put_pointer("cpu", key, fields)
             writer.put_name("cpu", f"plan {number}", key, entry["uids"])

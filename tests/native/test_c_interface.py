@@ -44,7 +44,6 @@ SCALARS = table(
     symbols={"M": symbol(1, 64)},
 )
 CUDNN = {
-    "kernels": [],
     "blobs": [{"blob": "0" * 64, "bytes": 3}],
     "requirements": {"cudnn": "9.1.0"},
 }

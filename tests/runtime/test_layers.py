@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from served_store import graph_key, put_decline, put_plan
 
 from cudnn_aot import errors, runtime
 from cudnn_aot.cache.layers import StoreLayers, open_layers
-from cudnn_aot.cache.layout import blob_path, name_path, pointer_path
+from cudnn_aot.cache.layout import blob_path, document_bytes, name_path, pointer_path
 from cudnn_aot.cache.pack_writer import write_pack
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.cache.writer import StoreWriter
@@ -173,6 +174,31 @@ def test_a_damaged_part_falls_through(
     lines = [line for line in capfd.readouterr().err.splitlines() if "another layer" in line]
     assert bool(lines) != is_absent
     assert all("error: DamagedError: " in line and path.name in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("part", "field", "value"),
+    [
+        ("pointer", "records", True),
+        ("pointer", "records", ["1"]),
+        ("pointer", "reasons", [None]),
+        ("pointer", "providers", {"native": -1}),
+        ("name", "graph_key", 5),
+        ("name", "uids", {"X": [None]}),
+    ],
+)
+def test_a_sealed_document_of_wrong_types_is_damage_and_no_answer(
+    part: str, field: str, value: Any, overlay: Path, base: Path
+) -> None:
+    path = parts_of(overlay, "scale")[part]
+    document = json.loads(path.read_bytes()) | {field: value}
+    path.unlink()
+    path.write_bytes(document_bytes(document))
+    for store in opened(overlay):
+        with pytest.raises(errors.DamagedError, match=f" is damaged: {field}"):
+            store.plan("scale")
+    for store in opened(overlay, base):
+        assert version_of(store.plan("scale")) == (OVERLAY if part == "name" else BASE)
 
 
 def test_a_blob_may_lie_in_any_layer(overlay: Path, tmp_path: Path) -> None:
