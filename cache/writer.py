@@ -291,13 +291,7 @@ class StoreWriter:
         fault = layout.file_fault(relative, data)
         if fault:
             raise DamagedError(f"bad file {relative!r} of a store: {fault}")
-        if self._same(relative, data):
-            return False
-        with self._document_lock(relative):
-            if self._same(relative, data):
-                return False
-            self._publish(relative, data)
-        return True
+        return self._put(relative, data)
 
     def lock(
         self, name: str, notice: session.WaitNotice | None = None
@@ -404,7 +398,10 @@ class StoreWriter:
         return True
 
     def _replace(self, relative: str, document: Mapping[str, Any]) -> bool:
-        data = layout.document_bytes(document)
+        return self._put(relative, layout.document_bytes(document))
+
+    def _put(self, relative: str, data: bytes) -> bool:
+        """Publish what replaces a file, under its lock; False when it is there already."""
         if self._same(relative, data):
             return False
         with self._document_lock(relative):
