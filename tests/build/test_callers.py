@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from cli_process import tree_digest
+from other_user import run_as_nobody
 
 from cudnn_aot.cache.reader import StoreReader
 
@@ -71,7 +72,6 @@ with StoreWriter(sys.argv[1]) as writer, CompilerPool(1) as pool:
     except CompileError as error:
         print(error.log)
 """
-NOBODY = 64_123  # a number that no passwd entry has
 
 
 @pytest.fixture
@@ -89,32 +89,26 @@ def test_a_user_without_home_or_passwd_entry_builds(
     """Beside the store it leaves nothing; the log of a compile that fails is where it says."""
     file = place / graph_files[0].name
     file.write_bytes(graph_files[0].read_bytes())
-    as_nobody = {
-        **{"user": NOBODY, "group": NOBODY, "extra_groups": (), "cwd": place},
-        "env": {
-            "PATH": os.environ["PATH"],
-            "PYTHONPATH": str(Path(__file__).parents[1] / "support"),
-            "TMPDIR": str(place),
-        },
+    env = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(Path(__file__).parents[1] / "support"),
+        "TMPDIR": str(place),
     }
-    probe = [sys.executable, "-c", "import cudnn_aot._native"]
-    if subprocess.run(probe, capture_output=True, **as_nobody).returncode:
-        pytest.skip("another user cannot read this installation")
     script = Path(sys.executable).with_name("cudnn-aot")
     build = [script, "build", file, "-t", "cpu", "-o", place / "store"]
-    done = subprocess.run(build, capture_output=True, text=True, **as_nobody)
+    done = run_as_nobody(build, place, env)
     assert done.returncode == 0, done.stderr
     assert_built_as(place / "store", built_store)
     assert sorted(p.name for p in place.iterdir()) == sorted([file.name, "store"])
     command = [sys.executable, "-c", FAILING, place / "store"]
-    done = subprocess.run(command, capture_output=True, text=True, **as_nobody)
+    done = run_as_nobody(command, place, env)
     log = Path(done.stdout.strip())
     assert log.is_relative_to(place / "cudnn-aot") and log.read_text(), done.stderr
     assert not (place / "~").exists()
     closed = place / "closed"
     closed.mkdir(mode=0o755)
     build[-1] = closed / "store"
-    done = subprocess.run(build, capture_output=True, text=True, **as_nobody)
+    done = run_as_nobody(build, place, env)
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"error: cannot write {str(closed / 'store')!r}: permission denied")

@@ -14,13 +14,12 @@ from pathlib import Path
 
 import pytest
 from cli_process import run_cli
+from other_user import NOBODY, run_as_nobody
 from served_store import small_store
 
 from cudnn_aot import runtime
 from cudnn_aot.cache.pack_writer import write_pack
 from cudnn_aot.cache.reader import StoreReader
-
-NOBODY = 64_123  # a number that no passwd entry has
 
 SERVE = """
 import array, os, sys
@@ -90,30 +89,14 @@ def test_moved_and_reached_through_links(both: list[Path], place: Path) -> None:
 
 @pytest.mark.skipif(os.getuid() != 0, reason="becoming another user takes root")
 def test_a_user_without_home_or_passwd_entry(both: list[Path], place: Path) -> None:
-    import pwd
-
-    with pytest.raises(KeyError):
-        pwd.getpwuid(NOBODY)
     for path in [place, *place.rglob("*")]:
         path.chmod(path.stat().st_mode & ~0o222)
-    as_nobody = {
-        "user": NOBODY,
-        "group": NOBODY,
-        "extra_groups": (),
-        "cwd": "/",
-        "env": {"HOME": "/nonexistent", "PATH": os.environ["PATH"], "TMPDIR": "/nonexistent"},
-    }
-    probe = [sys.executable, "-c", "import cudnn_aot._native"]
-    try:
-        is_readable = subprocess.run(probe, capture_output=True, **as_nobody).returncode == 0
-    except PermissionError:  # not even the interpreter
-        is_readable = False
-    if not is_readable:
-        pytest.skip("another user cannot read this installation")
+    env = {"HOME": "/nonexistent", "PATH": os.environ["PATH"], "TMPDIR": "/nonexistent"}
     before = listing(place)
-    assert serve(*both, **as_nobody) == f"served {NOBODY}\n"
+    done = run_as_nobody([sys.executable, "-c", SERVE, *both], "/", env)
+    assert done.stdout == f"served {NOBODY}\n", done.stderr
     command = [Path(sys.executable).with_name("cudnn-aot"), "verify", "--store", both[0]]
-    done = subprocess.run(command, capture_output=True, text=True, **as_nobody)
+    done = run_as_nobody(command, "/", env)
     assert done.returncode == 0, done.stdout + done.stderr
     assert listing(place) == before
 
