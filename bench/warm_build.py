@@ -73,10 +73,15 @@ def check(document: dict, plans: int) -> None:
         )
 
 
+def _installed() -> dict[str, str]:
+    """The environment of a process whose modules are compiled to bytecode, as pip installs them."""
+    return {name: v for name, v in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+
 def process(command: list[str]) -> tuple[float, float, str]:
     """Seconds by the clock and of processors from the start to the exit, and what it printed."""
     before, began = os.times(), time.perf_counter()
-    done = subprocess.run(command, text=True, capture_output=True)
+    done = subprocess.run(command, text=True, capture_output=True, env=_installed())
     took, after = time.perf_counter() - began, os.times()
     if done.returncode:
         sys.exit(done.stderr)

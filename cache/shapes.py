@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from cudnn_aot.cache.layout import is_digest
@@ -116,43 +117,47 @@ DOCUMENTS: Mapping[str, Any] = {
 
 def fault_of(kind: str, document: object) -> str | None:
     """Where a document of a kind departs from its shape: place, what is there, what is wanted."""
-    return _fault(document, DOCUMENTS[kind], "")
+    fault = _fault(document, DOCUMENTS[kind])
+    if fault is None:
+        return None
+    place, say = fault
+    return say(place.removeprefix("."))
 
 
-def _fault(value: Any, shape: Any, place: str) -> str | None:
+# Nearly every document is right, so a place is put into words on the way out of a wrong one alone.
+_Fault = tuple[str, Callable[[str], str]]
+
+
+def _fault(value: Any, shape: Any) -> _Fault | None:
     if isinstance(shape, str):
         want, takes = _KINDS[shape]
-        return None if takes(value) else _says(place, value, want)
+        return None if takes(value) else ("", partial(_says, value, want))
     if isinstance(shape, list):
         if not isinstance(value, list):
-            return _says(place, value, "a list")
-        items = ((f"{place}[{at}]", item, shape[0]) for at, item in enumerate(value))
-    elif not isinstance(value, dict):
-        return _says(place, value, "an object")
-    elif isinstance(shape, Each):
-        items = ((_inner(place, name), item, shape.of) for name, item in value.items())
-        if not all(map(_is_text, value)):
-            return f"{place}: a field's name is no text"
-    else:
-        for name, inner in shape.items():
-            if name not in value:
-                if isinstance(inner, Maybe):
-                    continue
-                return f"field {_inner(place, name)!r} is missing"
-            inner = inner.of if isinstance(inner, Maybe) else inner
-            fault = _fault(value[name], inner, _inner(place, name))
+            return "", partial(_says, value, "a list")
+        for at, item in enumerate(value):
+            fault = _fault(item, shape[0])
             if fault is not None:
-                return fault
+                return f"[{at}]{fault[0]}", fault[1]
         return None
-    faults = (_fault(item, inner, where) for where, item, inner in items)
-    return next((fault for fault in faults if fault is not None), None)
+    if not isinstance(value, dict):
+        return "", partial(_says, value, "an object")
+    if isinstance(shape, Each):
+        if not all(map(_is_text, value)):
+            return "", "{}: a field's name is no text".format
+        shape = dict.fromkeys(value, shape.of)
+    for name, inner in shape.items():
+        if name not in value:
+            if isinstance(inner, Maybe):
+                continue
+            return f".{name}", "field {!r} is missing".format
+        fault = _fault(value[name], inner.of if isinstance(inner, Maybe) else inner)
+        if fault is not None:
+            return f".{name}{fault[0]}", fault[1]
+    return None
 
 
-def _inner(place: str, name: str) -> str:
-    return f"{place}.{name}" if place else name
-
-
-def _says(place: str, value: Any, want: str) -> str:
+def _says(value: Any, want: str, place: str) -> str:
     got = next((word for kind, word in _WORDS.items() if type(value) is kind), "null")
     if isinstance(value, str):
         got = ascii(value[:80])

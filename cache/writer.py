@@ -421,7 +421,7 @@ class StoreWriter:
 
     def _same(self, relative: str, data: bytes) -> bool:
         try:
-            return read_regular(self.path / relative) == data
+            return read_regular(f"{self.path}/{relative}") == data  # as `Folder.read` does
         except OSError:
             return False
 

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cudnn_aot.cache.canonical import canonical_bytes
-from cudnn_aot.cache.compile import KernelEntry, compile_cached
 from cudnn_aot.cache.progress import Event, ProgressCallback, Stage, silent
 from cudnn_aot.cache.spec import KernelSpec
 from cudnn_aot.cache.writer import StoreWriter
@@ -49,6 +48,7 @@ from cudnn_aot.compiler.target.target import Target, load_targets, need_builder
 from cudnn_aot.errors import CompileError, UsageError, cudnnGraphNotSupportedError
 
 if TYPE_CHECKING:
+    from cudnn_aot.cache.compile import KernelEntry
     from cudnn_aot.compiler.build.backend import BackendOutcome
     from cudnn_aot.compiler.planning.cudnn import Cudnn
 
@@ -360,6 +360,8 @@ class _Run:
             self._publish_if_complete(job)
         if not self._specs:
             return
+        from cudnn_aot.cache.compile import compile_cached  # which most builds need not
+
         with contextlib.closing(self._choice.open(self._notes.append)) as executor:
             self.workers = executor.jobs
             threads = ThreadPoolExecutor(executor.jobs, thread_name_prefix="compile")

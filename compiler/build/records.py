@@ -3,15 +3,19 @@
 Nothing here depends on time, paths, users or hosts, so equal inputs give equal bytes.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cudnn_aot.cache.canonical import sha256_hex
-from cudnn_aot.cache.compile import KernelEntry
 from cudnn_aot.cache.layout import pointer_of, providers_of
 from cudnn_aot.compiler.planning.manifest import PROVIDERS
 from cudnn_aot.compiler.planning.planned import Planned, PlannedRange
 from cudnn_aot.compiler.target.host import LEVELS
+
+if TYPE_CHECKING:
+    from cudnn_aot.cache.compile import KernelEntry
 
 FORMAT = 1
 

@@ -78,7 +78,8 @@ def expand(files: Iterable[str | Path]) -> list[Path]:
             listed = [entry for entry in path.iterdir() if not entry.name.startswith(".")]
         except OSError as error:
             raise UsageError(f"cannot list {str(path)!r}: {error.strerror}") from None
-        found = sorted(entry for entry in listed if entry.suffix == ".json")
+        found = [entry for entry in listed if entry.suffix == ".json"]
+        found.sort(key=lambda entry: entry.name)
         paths += found if found or not listed else [path]
     return paths
 

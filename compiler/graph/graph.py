@@ -543,7 +543,8 @@ class Graph(metaclass=Builders):
         override are symbols (see `override`).
         """
         self.validate()
-        self._canonical.name = self._name  # which may change any time
+        if self._canonical is not self:
+            self._canonical.name = self._name  # which may change any time
         return self._canonical
 
     def freeze(self) -> Graph:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from cudnn_aot.compiler.graph.dtypes import DTYPES
 from cudnn_aot.compiler.graph.enums import data_type, scalar_type, tensor_reordering
@@ -284,6 +284,8 @@ def _numbers(
     tensor: Tensor, extents: tuple[Extent, ...], values: Mapping[str, int]
 ) -> Sequence[int]:
     """`extents` with the symbols' values."""
+    if not any([isinstance(extent, SymExpr) for extent in extents]):  # mostly
+        return cast("tuple[int, ...]", extents)
     numbers = []
     for extent in extents:
         if isinstance(extent, SymExpr):
