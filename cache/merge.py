@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 from cudnn_aot.cache import held, layout
 from cudnn_aot.cache.plan_record import parse_record
+from cudnn_aot.cache.progress import Event, ProgressCallback, Stage, silent
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.cache.writer import StoreWriter
 from cudnn_aot.errors import NotInStoreError, NotReproducibleError, StoreError, UsageError
@@ -49,7 +50,10 @@ class Merged:
 
 
 def merge(
-    sources: Sequence[StoreReader], destination: Path, prefer: Prefer | None = None
+    sources: Sequence[StoreReader],
+    destination: Path,
+    prefer: Prefer | None = None,
+    progress: ProgressCallback = silent,
 ) -> Merged:
     """Add all that the sources hold to the store at ``destination``, which is made if need be.
 
@@ -68,7 +72,7 @@ def merge(
         for source in sources:  # nobody prunes it meanwhile
             stack.callback(held.join_builders(source.path).close)
         writer = stack.enter_context(StoreWriter(destination))
-        merging = _Merging(writer, sources, prefer == "replace")
+        merging = _Merging(writer, sources, prefer == "replace", progress)
         steps = merging.builds, merging.kernels, merging.pointers, merging.classes, merging.names
         for step in steps:
             step()
@@ -93,11 +97,21 @@ class _NothingTaken(Exception):
 
 class _Merging:
     def __init__(
-        self, writer: StoreWriter, sources: Sequence[StoreReader], is_later_taken: bool
+        self,
+        writer: StoreWriter,
+        sources: Sequence[StoreReader],
+        is_later_taken: bool,
+        progress: ProgressCallback,
     ) -> None:
         self._writer = writer
         self._sources = sources
         self._is_later_taken = is_later_taken
+        self._progress = progress
+        self._keys = sorted({key for source in sources for key in source.kernels()})
+        self._places: dict[tuple[str, str], list[StoreReader]] = {}
+        for source in sources:
+            for place in source.pointers():
+                self._places.setdefault(place, []).append(source)
         self._taken: set[str] = set()  # blobs that are there and whole
         self.did = Merged()
 
@@ -113,7 +127,7 @@ class _Merging:
 
     def kernels(self) -> None:
         """Every kernel that a source has whole; of several that of the lowest blob digest."""
-        for key in sorted({key for source in self._sources for key in source.kernels()}):
+        for done, key in enumerate(self._keys, start=1):
             found: list[tuple[str, StoreReader, dict[str, Any]]] = []
             for source in self._sources:
                 with self._noting(source), contextlib.suppress(NotInStoreError):
@@ -124,14 +138,12 @@ class _Merging:
                     if not self._has_kernel(key):
                         self._take(source, digest)
                     self.did.kernels += self._writer.put_kernel(record)
+            self._tell(done, f"kernel {key[:12]}")
 
     def pointers(self) -> None:
         """What every source has for every graph, with all that it needs."""
-        places: dict[tuple[str, str], list[StoreReader]] = {}
-        for source in self._sources:
-            for place in source.pointers():
-                places.setdefault(place, []).append(source)
-        for (target, key), holders in sorted(places.items()):
+        places = sorted(self._places.items())
+        for done, ((target, key), holders) in enumerate(places, start=1 + len(self._keys)):
             found: list[tuple[StoreReader, dict[str, Any]]] = []
             for source in holders:
                 with self._noting(source):
@@ -139,6 +151,11 @@ class _Merging:
             with contextlib.suppress(_NothingTaken):
                 union = self._union(target, key, found)
                 self.did.plans += self._writer.update_pointer(target, key, union)
+            self._tell(done, f"graph {key[:12]} for {target}")
+
+    def _tell(self, done: int, label: str) -> None:
+        total = len(self._keys) + len(self._places)
+        self._progress(Event(Stage.MERGE, done, total, label))
 
     def classes(self) -> None:
         for source in self._sources:

@@ -14,6 +14,7 @@ class Stage(str, Enum):
     VERIFY = "verify"  # one event per file of a store that was checked
     SEND = "send"  # one event per file or layer that is there now
     RECEIVE = "receive"  # one event per file or layer that is here now
+    MERGE = "merge"  # one event per kernel and graph of the sources that was looked at
     NOTE = "note"  # something a person may want to know while waiting
 
 

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import click
 
+from cudnn_aot.cache.merge import Prefer
 from cudnn_aot.cache.merge import merge as merge_stores
 from cudnn_aot.cli.completion import complete_folders
 from cudnn_aot.cli.options import json_option, open_source
 from cudnn_aot.cli.output import complain, print_json, say
+from cudnn_aot.cli.progress import show_progress
 from cudnn_aot.cli.table import format_bytes, plural
 from cudnn_aot.errors import UsageError
 
@@ -43,7 +45,9 @@ def merge(sources: tuple[str, ...], output: str, keep: bool, replace: bool, as_j
         raise UsageError("--keep and --replace exclude each other: give one")
     path = Path(output)
     readers = [open_source(source) for source in sources]
-    did = merge_stores(readers, path, "keep" if keep else "replace" if replace else None)
+    prefer: Prefer | None = "keep" if keep else "replace" if replace else None
+    with show_progress(quiet=as_json) as progress:
+        did = merge_stores(readers, path, prefer, progress)
     is_decided = keep or replace
     for line in did.failures:
         complain(f"error: {line}")

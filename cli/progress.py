@@ -22,8 +22,10 @@ _TITLES = {
     Stage.VERIFY: ("checking", "files"),
     Stage.SEND: ("sending", "parts"),
     Stage.RECEIVE: ("receiving", "parts"),
+    Stage.MERGE: ("merging", "entries"),
 }
-_RARELY = (Stage.VERIFY, Stage.SEND, Stage.RECEIVE)  # as a line: there may be ten thousands
+# As a line now and then: there may be ten thousands.
+_RARELY = (Stage.VERIFY, Stage.SEND, Stage.RECEIVE, Stage.MERGE)
 LINE_S = 10.0  # between two of those lines
 
 

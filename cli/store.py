@@ -32,7 +32,7 @@ from cudnn_aot.cli.options import (
 from cudnn_aot.cli.output import complain, print_json, say
 from cudnn_aot.cli.progress import show_progress
 from cudnn_aot.cli.table import format_bytes, format_table, plural
-from cudnn_aot.errors import NotInStoreError, StoreError, UsageError, did_you_mean
+from cudnn_aot.errors import Error, NotInStoreError, StoreError, UsageError, did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,13 +159,14 @@ def show(
     """Show one plan of a store, or the graph in a file.
 
     Of a plan: operands, engine, branches, kernels, requirements. Of a graph file, which is a path
-    that exists or a name that ends in .json: key, symbols, tensors and nodes.
+    that exists, or a name that ends in .json and is none of the store's: key, symbols, tensors and
+    nodes.
 
     \b
     cudnn-aot show ffn_up --target h200
     cudnn-aot show ffn_up.json --svg ffn_up.svg
     """
-    if name.endswith(".json") or Path(name).is_file():
+    if Path(name).is_file() or name.endswith(".json") and not _is_stored(name, store):
         from cudnn_aot.cli.graph_file import show_graph_file
 
         return show_graph_file(name, as_json=as_json, as_mermaid=mermaid, svg=svg)
@@ -188,6 +189,13 @@ def show(
         for number, plan in enumerate(plans):
             say(*([""] if number else []), *_describe(plan))
     return _report_faults(plans)
+
+
+def _is_stored(name: str, store: str | None) -> bool:
+    try:
+        return any(known == name for _, known in choose_store(store).reader().names())
+    except Error:  # that there is no store says nothing of a file that is not there either
+        return False
 
 
 @click.command()

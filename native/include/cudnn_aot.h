@@ -92,8 +92,8 @@ CUDNN_AOT_API int64_t cudnn_aot_error_operand(const cudnn_aot_error* error);    
 CUDNN_AOT_API void cudnn_aot_error_free(cudnn_aot_error* error);
 
 /* Opens the store at `path`, a folder or a pack; NULL for those at CUDNN_AOT_STORE, with ':'
- * between them. `target` is the one whose plans are wanted, or NULL. CUDNN_AOT_PIN holds here too.
- * Touches no GPU. */
+ * between them. `target` is the one whose plans are wanted, or NULL. CUDNN_AOT_PIN holds here too;
+ * with CUDNN_AOT_TRUST, whose signatures are not checked here, a pin is needed. Touches no GPU. */
 CUDNN_AOT_API cudnn_aot_error* cudnn_aot_open(const char* path, const char* target,
                                               cudnn_aot_store** out);
 

@@ -1,5 +1,6 @@
 // The C interface of the public header: no exception and no C++ type crosses it.
 #include <algorithm>
+#include <cstdlib>
 #include <exception>
 #include <new>
 #include <string>
@@ -75,7 +76,23 @@ const ErrorValue& ValueOf(const cudnn_aot_error* error) {
   return error == nullptr ? kSuccess : error->value;
 }
 
+bool IsSet(const char* variable) {
+  const char* value = std::getenv(variable);
+  return value != nullptr && *value != '\0';
+}
+
 std::string TextOf(const char* text) { return text == nullptr ? "" : text; }
+
+// Signatures are checked by the Python runtime alone. Where they are required, what is opened here
+// has to be pinned, which says more: a store that nobody vouches for must not be opened for want of
+// a check.
+void NeedNoSignature(const cudnn_aot::Opening& opening) {
+  if (!opening.digests.empty() || IsSet("CUDNN_AOT_PIN") || !IsSet("CUDNN_AOT_TRUST")) return;
+  throw cudnn_aot::StoreFailure(Code::kPin,
+                                "CUDNN_AOT_TRUST is set, and this library checks no signature: pin "
+                                "the root digest, which `cudnn-aot verify --trust` prints, with "
+                                "CUDNN_AOT_PIN, or unset it");
+}
 
 const cudnn_aot_symbols kNoSymbols{0, nullptr, nullptr};
 
@@ -138,6 +155,7 @@ cudnn_aot_error* cudnn_aot_open_layers(int32_t num_layers, const char* const* pa
       }
       for (int32_t i = 0; i < num_layers; ++i) opening.digests.push_back(TextOf(digests[i]));
     }
+    NeedNoSignature(opening);
     *out = new cudnn_aot_store{Store(opening)};
   });
 }

@@ -270,3 +270,17 @@ def test_a_bad_python_file_does_not_stop_a_build(
     assert_one_line_error(done, 1, "model", "running the file ended with signal SIGABRT")
     statuses = {row["name"]: row["status"] for row in json.loads(done.stdout)["graphs"]}
     assert statuses == {"model": "failed", "up": "cached", "down": "cached"}
+
+
+def test_a_plan_whose_name_ends_as_files_do(tmp_path: Path) -> None:
+    file, store = write_graph(tmp_path, linear_graph("up.json", 64)), tmp_path / "store"
+    done = run_cli("build", file, "-t", "cpu", "--store", store)
+    assert done.returncode == 0, done.stderr
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    done = run_cli("show", "up.json", "--store", store, cwd=elsewhere)
+    assert done.returncode == 0 and "engine" in done.stdout
+    done = run_cli("show", "down.json", "--store", store, cwd=elsewhere)
+    assert_one_line_error(done, 2, "down.json: cannot read the graph file")
+    (elsewhere / "up.json").write_bytes(write_graph(elsewhere, linear_graph("x", 32)).read_bytes())
+    assert "engine" not in run_cli("show", "up.json", "--store", store, cwd=elsewhere).stdout

@@ -115,12 +115,15 @@ def test_what_comes_by_the_thousand_is_a_line_now_and_then() -> None:
     assert all(re.fullmatch(r"\[ ?\d+/40\] checking file\d+", line) for line in some)
 
 
-def test_a_bar_of_the_files_that_are_checked_and_sent(built_store: Path, tmp_path: Path) -> None:
+def test_a_bar_of_what_is_checked_merged_and_sent(built_store: Path, tmp_path: Path) -> None:
     program = str(Path(sys.executable).with_name("cudnn-aot"))
     seen = on_terminal([program, "verify", "--store", str(built_store)], {})
     assert "checking" in seen and re.search(r"\d+/1\d", bare(seen))
     assert on_terminal([program, "verify", "--json", "--store", str(built_store)], {}) == ""
     assert "\x1b" not in on_terminal([program, "verify", "--store", str(built_store)], {"CI": "1"})
+    merge = [program, "merge", str(built_store), "-o", str(tmp_path / "merged")]
+    assert "merging" in on_terminal(merge, {})
+    assert "merging" not in on_terminal([*merge, "--json"], {})
     pytest.importorskip("fsspec", reason="the extra `remote` is not installed")
     url, cache = f"file://{tmp_path}/far", {"CUDNN_AOT_CACHE": str(tmp_path / "cache")}
     assert "sending" in on_terminal([program, "push", url, "--store", str(built_store)], cache)

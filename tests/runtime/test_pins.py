@@ -267,3 +267,20 @@ def test_the_command_line_prints_and_takes_pins(built_store: Path) -> None:
         assert done.returncode == code, done.stderr
         assert run_cli("verify", "--store", built_store, env=env).returncode == 0
     assert_one_line_error(done, 1, f"got root digest {digest}", f"want {'0' * 64}")
+
+
+def test_where_signatures_are_required_c_wants_a_pin(stored: Path, monkeypatch) -> None:
+    """It checks none: a store that nobody vouches for is not opened for want of a check."""
+    digest = digest_of(stored)
+    monkeypatch.setenv("CUDNN_AOT_TRUST", "release.pem.pub")
+    with pytest.raises(errors.PinError, match="CUDNN_AOT_TRUST is set, .* pin the root digest"):
+        c_interface.Store(stored, "cpu")
+    assert c_interface.Store(stored, "cpu", [digest]).plan("scale")
+    monkeypatch.setenv("CUDNN_AOT_PIN", digest)
+    assert c_interface.Store(stored, "cpu").plan("scale")
+    monkeypatch.setenv("CUDNN_AOT_PIN", "0" * 64)
+    with pytest.raises(errors.PinError, match="is not the pinned one"):
+        c_interface.Store(stored, "cpu")
+    monkeypatch.delenv("CUDNN_AOT_PIN")
+    monkeypatch.setenv("CUDNN_AOT_TRUST", "")
+    assert c_interface.Store(stored, "cpu").plan("scale")

@@ -37,6 +37,10 @@ class Killed:
     faults: list[str] = field(default_factory=list)
 
 
+def _count_files(folder: Path) -> int:
+    return sum(len(files) for _, _, files in os.walk(folder))
+
+
 def kill_builds(
     files: Sequence[Path],
     undisturbed: Path,
@@ -51,14 +55,23 @@ def kill_builds(
     After each kill the store, if there is one by then, is verified. After `KILLS_PER_STORE` of them
     the build is repeated to its end, which must be that of ``undisturbed``, within ``hang_s``.
 
+    Every other kill comes at a moment of the clock, and most of a build's time is compilation; the
+    others come as soon as a number of files are there, published or not.
+
     Args:
-        build_s: what a whole build takes: kills come between its start and then.
+        build_s: what a whole build takes: kills by the clock come between its start and then.
     """
     dice, killed = random.Random(seed), Killed()
     store = folder / "store"
+    most = _count_files(undisturbed)
     for point in range(1, points + 1):
         process = start(files, store)
-        time.sleep(dice.uniform(0.0, build_s))
+        if point % 2:
+            time.sleep(dice.uniform(0.0, build_s))
+        else:
+            wanted = dice.randint(1, most)
+            while process.poll() is None and _count_files(folder) < wanted:
+                time.sleep(0.001)
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
         else:
