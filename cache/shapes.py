@@ -48,10 +48,16 @@ _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "digest or null": ("64 hex digits or null", lambda v: v is None or is_digest(v)),
     "int": ("an integer of 64 bits", _is_int),
     "size": ("an integer of 0 or more", lambda v: _is_int(v) and v >= 0),
+    "flag": ("a boolean", lambda v: isinstance(v, bool)),
     "object": ("an object", lambda v: isinstance(v, dict)),
 }
 
-_PLANS = {"plan_key": "text", "records": ["digest"], "reasons": ["text"]}
+_PLANS = {
+    "plan_key": "text",
+    "records": ["digest"],
+    "reasons": ["text"],
+    "all_configs": Maybe("flag"),
+}
 _PART = {"sha256": "digest", "bytes": Maybe("size")}
 _REQUIREMENTS = {
     "gpu_arch": Maybe("text"),

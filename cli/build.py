@@ -54,6 +54,11 @@ from cudnn_aot.errors import UsageError, did_you_mean
     help="Fail what waits longer for another builder. Default: it waits as long as that takes.",
 )
 @tuning_option
+@click.option(
+    "--all-configs",
+    is_flag=True,
+    help="Beside each best plan every other that is worth measuring, for `tune`.",
+)
 @engines_option
 @click.option(
     "--allow-declined",
@@ -75,6 +80,7 @@ def build(
     lock_timeout: str | None,
     engines: tuple[str, ...],
     tuning: str | None,
+    all_configs: bool,
     allow_declined: tuple[str, ...],
     as_json: bool,
 ) -> int:
@@ -133,6 +139,7 @@ def build(
             executor=where,
             ray_address=_ray_address(choose("ray-address", ray_address), where),
             shard=shard,
+            all_configs=all_configs,
             lock_timeout_s=None if lock_timeout is None else _parse_seconds(lock_timeout),
         )
     for line in _complaints(summary):

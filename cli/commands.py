@@ -26,6 +26,7 @@ COMMANDS = {
     "show": ("store", "Show one plan of a store, or a graph file."),
     "verify": ("store", "Check every byte of a store, or that it has what graphs need."),
     "run": ("run", "Execute stored plans on random operands and check the results."),
+    "tune": ("tune", "Measure the plans that `build --all-configs` made."),
     "report": ("report.command", "Write what a store holds as one HTML page."),
     "diff": ("diff", "Compare two stores, down to the field."),
     "merge": ("merge", "Join the stores of several builds."),

@@ -1,18 +1,20 @@
-"""Device memory, copies and event timing for ``run``, through the CUDA runtime and nothing else.
+"""Device memory, copies, CUDA graphs and event timing, through the CUDA runtime and nothing else.
 
-Kept to the few calls that executing a plan by hand needs, so that ``run`` works on a serving
-machine without torch.
+Kept to the few calls that executing and timing a plan by hand needs, so that ``run`` and ``tune``
+work on a serving machine without torch.
 """
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
 
 from cudnn_aot.errors import LaunchError
 
-_HOST_TO_DEVICE, _DEVICE_TO_HOST = 1, 2
+_HOST_TO_DEVICE, _DEVICE_TO_HOST, _DEVICE_TO_DEVICE = 1, 2, 3
+_L2_CACHE_SIZE = 38  # cudaDevAttrL2CacheSize
+_THREAD_LOCAL = 1  # cudaStreamCaptureModeThreadLocal
 
 
 class Device:
@@ -41,6 +43,39 @@ class Device:
 
     def download(self, array: np.ndarray, address: int) -> None:
         self._copy(array.ctypes.data, address, array.nbytes, _DEVICE_TO_HOST)
+
+    def copy(self, target: int, source: int, size_bytes: int) -> None:
+        """From device memory to device memory."""
+        self._copy(target, source, size_bytes, _DEVICE_TO_DEVICE)
+
+    @property
+    def l2_bytes(self) -> int:
+        value = ctypes.c_int()
+        attribute = ctypes.c_int(_L2_CACHE_SIZE)
+        self._call("cudaDeviceGetAttribute", ctypes.byref(value), attribute, self.index)
+        return value.value
+
+    def capture(self, work: Callable[[], None]) -> int:
+        """What ``work`` launches on the stream, as a CUDA graph to be replayed.
+
+        Raises:
+            LaunchError: CUDA refuses to capture it.
+        """
+        stream, graph, made = (ctypes.c_void_p(at) for at in (self.stream, None, None))
+        self._call("cudaStreamBeginCapture", stream, ctypes.c_int(_THREAD_LOCAL))
+        try:
+            work()
+        finally:
+            self._call("cudaStreamEndCapture", stream, ctypes.byref(graph))
+        self._call("cudaGraphInstantiate", ctypes.byref(made), graph, ctypes.c_ulonglong(0))
+        self._call("cudaGraphDestroy", graph)
+        return int(made.value or 0)
+
+    def replay(self, graph: int) -> None:
+        self._call("cudaGraphLaunch", ctypes.c_void_p(graph), ctypes.c_void_p(self.stream))
+
+    def free_graph(self, graph: int) -> None:
+        self._call("cudaGraphExecDestroy", ctypes.c_void_p(graph))
 
     def synchronize(self) -> None:
         self._call("cudaStreamSynchronize", ctypes.c_void_p(self.stream))

@@ -5,7 +5,7 @@ the same bytes is made by ``cli/device.py`` where the plan runs on one.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,6 +32,10 @@ class Buffer:
     tensor: Tensor
     flat: np.ndarray
     view: np.ndarray
+
+    def poison(self) -> None:
+        """Fill it with NaN."""
+        self.flat.view(np.uint8).fill(_POISON)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +115,11 @@ def _buffer(tensor: Tensor, symbols: Mapping[str, int]) -> Buffer:
     dtype = storage_dtype(_dtype(tensor))
     elements = _elements(tensor, symbols)
     flat = np.empty(elements, dtype)
-    flat.view(np.uint8).fill(_POISON)
     bytes_per_step = tuple(step * dtype.itemsize for step in stride)
     view = np.ndarray(dim, dtype, flat.data if elements else None, 0, bytes_per_step)
-    return Buffer(tensor.uid, tensor, flat, view)
+    buffer = Buffer(tensor.uid, tensor, flat, view)
+    buffer.poison()
+    return buffer
 
 
 def _elements(tensor: Tensor, symbols: Mapping[str, int]) -> int:
@@ -126,17 +131,28 @@ def _elements(tensor: Tensor, symbols: Mapping[str, int]) -> int:
     return 1 + sum((extent - 1) * step for extent, step in zip(dim, stride, strict=True))
 
 
-def compare(graph: Graph, operands: Operands, symbols: Mapping[str, int]) -> tuple[float, bool]:
-    """The worst error of any output in units of its tolerance, and whether all are within it.
+class Reference:
+    """What the outputs of one execution should be; made once, as it may take long."""
 
-    An element left unwritten is a NaN, so an infinite error.
-    """
-    want = execute(graph, operands.values, symbols)
-    allowed = tolerances(graph, symbols)
-    worst = 0.0
-    for buffer in operands.outputs:
-        got = from_storage(buffer.view, _dtype(buffer.tensor))
-        worst = max(worst, allowed[buffer.uid].error(got, want[buffer.uid]))
+    def __init__(self, graph: Graph, operands: Operands, symbols: Mapping[str, int]) -> None:
+        self._want = execute(graph, operands.values, symbols)
+        self._allowed = tolerances(graph, symbols)
+
+    def worst_error(self, outputs: Iterable[Buffer]) -> float:
+        """The worst error of any output in units of its tolerance: right up to 1.
+
+        An element left unwritten is a NaN, so an infinite error.
+        """
+        worst = 0.0
+        for buffer in outputs:
+            got = from_storage(buffer.view, _dtype(buffer.tensor))
+            worst = max(worst, self._allowed[buffer.uid].error(got, self._want[buffer.uid]))
+        return worst
+
+
+def compare(graph: Graph, operands: Operands, symbols: Mapping[str, int]) -> tuple[float, bool]:
+    """The worst error of any output in units of its tolerance, and whether all are within it."""
+    worst = Reference(graph, operands, symbols).worst_error(operands.outputs)
     return worst, worst <= 1.0
 
 

@@ -45,6 +45,19 @@ class StoreChoice:
         """All layers, each signed by a key that is trusted, if there is one."""
         return open_layers([(place, "") for place in self.layers], keys=choose_keys())
 
+    def pinned_reader(self) -> AnyReader:
+        """`reader` of what is executed: each layer has the root digest of ``CUDNN_AOT_PIN``, if
+        that is set.
+        """
+        pins = [digest for digest in choose("pin", None).value.split(os.pathsep) if digest]
+        if pins and len(pins) != len(self.layers):
+            raise UsageError(
+                f"bad CUDNN_AOT_PIN: got {len(pins)} root digests, want {len(self.layers)}, one of "
+                "each layer"
+            )
+        pinned = pins or [""] * len(self.layers)
+        return open_layers(list(zip(self.layers, pinned, strict=True)), keys=choose_keys())
+
     def only_reader(self, keys: Sequence[PublicKey] = ()) -> StoreReader:
         """The one store, signed by one of the keys if there are any; UsageError for several."""
         return open_store(self._only(), keys=keys)

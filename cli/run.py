@@ -120,9 +120,9 @@ def run(
     reader = choice.reader()
     given = _parse_symbols(symbols)
     if everything:
-        chosen = _all_names(reader, target)
+        chosen = all_names(reader, target)
     else:
-        chosen = [(name, target or _only_target(reader, name)) for name in names]
+        chosen = [(name, target or only_target(reader, name)) for name in names]
     runner = _Runner(
         choice, reader, given, strict=not everything, seed=seed, bench=bench, device=device
     )
@@ -294,14 +294,16 @@ def _parse_symbols(texts: tuple[str, ...]) -> dict[str, int]:
     return symbols
 
 
-def _only_target(reader: AnyReader, name: str) -> str | None:
+def only_target(reader: AnyReader, name: str) -> str | None:
+    """The one target that holds a name, None where none does; several are refused."""
     owners = [owner for owner, known in reader.names() if known == name]
     if len(owners) > 1:
         raise UsageError(f"{name!r} is stored for {', '.join(owners)}: pass --target")
     return owners[0] if owners else None
 
 
-def _all_names(reader: AnyReader, target: str | None) -> list[tuple[str, str | None]]:
+def all_names(reader: AnyReader, target: str | None) -> list[tuple[str, str | None]]:
+    """Every name of a target that has a plan, with that target."""
     owners = sorted({owner for owner, _ in reader.names()})
     if target is None and len(owners) > 1:
         raise UsageError(f"--all: pass --target, the store holds plans for {', '.join(owners)}")

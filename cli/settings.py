@@ -54,7 +54,7 @@ SETTINGS = (
         "store", "store", "the store, or its layers with `:` between them: folders, packs, URLs",
         "--store", "CUDNN_AOT_STORE", "store", "cudnn_aot_store",
         (
-            "build", "why", "ls", "show", "verify", "run", "report", "sign", "pack", "push",
+            "build", "why", "ls", "show", "verify", "run", "tune", "report", "sign", "pack", "push",
             "prune", "doctor",
         ),
     ),
@@ -112,19 +112,19 @@ SETTINGS = (
         "offline", "switch", "of stores at URLs take what was fetched before, and open no socket",
         "--offline", "CUDNN_AOT_OFFLINE", "offline", "0",
         (
-            "build", "why", "ls", "show", "verify", "run", "report", "sign", "pack", "push", "pull",
-            "prune", "doctor",
+            "build", "why", "ls", "show", "verify", "run", "tune", "report", "sign", "pack", "push",
+            "pull", "prune", "doctor",
         ),
     ),
     Setting(
         "trust", "keys", "public keys, `:` between them, of which one must have signed a store",
         "--trust", "CUDNN_AOT_TRUST", "trust", "",
-        ("why", "ls", "show", "verify", "run", "pull"),
+        ("why", "ls", "show", "verify", "run", "tune", "pull"),
     ),
     Setting(
         "pin", "text", "root digests, with `:` between them, that the layers of a store must have",
         "", "CUDNN_AOT_PIN", "", "",
-        ("run",),
+        ("run", "tune"),
     ),
     Setting(
         "config", "path", "the config file",
@@ -158,12 +158,12 @@ SETTINGS = (
     Setting(
         "cudart", "path", "the CUDA runtime library that kernels use",
         "", "CUDNN_AOT_CUDART", "", "searched for",
-        ("run", "verify", "targets"),
+        ("run", "tune", "verify", "targets"),
     ),
     Setting(
         "tvm-ffi", "path", "the tvm-ffi library that kernels use",
         "", "CUDNN_AOT_TVM_FFI", "", "searched for",
-        ("run",),
+        ("run", "tune"),
     ),
 )  # fmt: skip
 BY_NAME: Mapping[str, Setting] = MappingProxyType({row.name: row for row in SETTINGS})

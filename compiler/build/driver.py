@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -40,7 +40,7 @@ from cudnn_aot.compiler.build.summary import (
     Status,
 )
 from cudnn_aot.compiler.planning.manifest import check_providers
-from cudnn_aot.compiler.planning.plan import hints, plan_graph, plan_key
+from cudnn_aot.compiler.planning.plan import hints, plan_configs, plan_graph, plan_key
 from cudnn_aot.compiler.planning.planned import Planned
 from cudnn_aot.compiler.planning.providers import provider_order
 from cudnn_aot.compiler.planning.tuning import Tuning, load_tuning
@@ -65,6 +65,7 @@ class _Job:
     backend: BackendOutcome | None = None
     plan_key: str = ""
     planned: Planned | None = None
+    others: tuple[Planned, ...] = ()  # to be measured beside it
     stored: StoredPlan | None = None
     status: Status | None = None
     reasons: tuple[str, ...] = ()
@@ -74,6 +75,13 @@ class _Job:
     @property
     def source(self) -> Source:
         return self.sources[0]
+
+    @property
+    def specs(self) -> Iterator[KernelSpec]:
+        """The kernels of all its plans."""
+        for planned in (self.planned, *self.others):
+            if planned is not None:
+                yield from planned.kernels
 
     @property
     def label(self) -> str:
@@ -99,6 +107,7 @@ def build(
     ray_address: str | None = None,
     shard: str | None = None,
     lock_timeout_s: float | None = None,
+    all_configs: bool = False,
 ) -> BuildSummary:
     """Build every graph of ``files`` for every target into ``store``.
 
@@ -118,6 +127,7 @@ def build(
         progress: called from the calling thread only.
         engines: providers to ask, of ``manifest.PROVIDERS``; what others have made stays.
         host: ``TRIPLE[/LEVEL]`` in place of each target's own host.
+        all_configs: build beside each best plan every other that is worth measuring.
 
     Raises:
         CompileError: the host is one that no kernel can be compiled for here.
@@ -155,11 +165,11 @@ def build(
         ) as writer:
             asked = [(source.name, source.key) for source in sources]
             writer.introduce(lambda: build_record(asked, targeted, engines, measured, cudnn))
-            run = _Run(writer, choice, forbid_compile, measured, progress, cudnn)
+            run = _Run(writer, choice, forbid_compile, measured, progress, cudnn, all_configs)
             for note in _notes_on_hints(sources):
                 progress(Event(Stage.NOTE, 0, 0, note))
             all_jobs = _jobs(sources, targeted, engines)
-            mine = all_jobs if part is None else _of_shard(all_jobs, part, measured)
+            mine = all_jobs if part is None else _of_shard(all_jobs, part, measured, all_configs)
             results, totals = run.build(mine)
             workers = run.workers
         files_written = writer.files_written
@@ -236,7 +246,16 @@ def _jobs(
     return list(jobs.values())
 
 
-def _of_shard(jobs: list[_Job], shard: Shard, tuning: Tuning | None) -> list[_Job]:
+def _planned(job: _Job, tuning: Tuning | None, all_configs: bool) -> tuple[Planned, ...]:
+    """The plans that a build makes of a graph, the best first."""
+    if all_configs:
+        return plan_configs(job.source.graph, job.target, tuning=tuning)
+    return (plan_graph(job.source.graph, job.target, tuning=tuning),)
+
+
+def _of_shard(
+    jobs: list[_Job], shard: Shard, tuning: Tuning | None, all_configs: bool
+) -> list[_Job]:
     """The jobs of one part. What is stored has no say, so that every machine divides alike."""
     kernels: dict[str, dict[str, None]] = {}
     seconds: dict[str, float] = {}
@@ -244,10 +263,10 @@ def _of_shard(jobs: list[_Job], shard: Shard, tuning: Tuning | None) -> list[_Jo
         needed = kernels.setdefault(_place(job), {})
         if job.provider == "native":
             try:
-                planned = plan_graph(job.source.graph, job.target, tuning=tuning)
+                plans = _planned(job, tuning, all_configs)
             except Exception:  # told by the part that the graph falls to
                 continue
-            for spec in planned.kernels:
+            for spec in (spec for planned in plans for spec in planned.kernels):
                 needed[spec.key] = None
                 seconds[spec.key] = estimated_seconds(spec)
     graphs = {place: tuple(needed) for place, needed in kernels.items()}
@@ -275,8 +294,10 @@ class _Run:
         tuning: Tuning | None,
         progress: ProgressCallback,
         cudnn: Cudnn | None,
+        all_configs: bool,
     ) -> None:
         self.workers = 0
+        self._all_configs = all_configs
         self._writer = writer
         self._choice = choice
         self._forbid = forbid
@@ -312,6 +333,7 @@ class _Run:
                 job.source.key,
                 job.plan_key,
                 known=self._whole,
+                all_configs=self._all_configs,
             )
             if job.stored is not None:
                 job.status = Status.CACHED if job.stored.record else Status.DECLINED
@@ -320,8 +342,9 @@ class _Run:
                     add_to_class(self._writer, job.target.name, job.source.graph)
                 self._name(job)
                 return
-            job.planned = plan_graph(job.source.graph, job.target, tuning=self._tuning)
-            for spec in job.planned.kernels:
+            job.planned, *others = _planned(job, self._tuning, self._all_configs)
+            job.others = tuple(others)
+            for spec in job.specs:
                 self._specs.setdefault(spec.key, spec)
                 job.waiting_for.add(spec.key)
         except cudnnGraphNotSupportedError as declined:
@@ -425,13 +448,17 @@ class _Run:
         if job.waiting_for or job.planned is None or job.status is not None:
             return
         try:
-            entries = [self._entries[spec.key] for spec in job.planned.kernels]
-            record = records.plan_record(job.source.key, job.target.name, job.planned, entries)
-            blob = self._writer.put_blob(canonical_bytes(record))
-            self._publish(job, records.provider(job.plan_key, [blob], job.reasons))
+            blobs = [self._record(job, planned) for planned in (job.planned, *job.others)]
+            made = records.provider(job.plan_key, blobs, job.reasons, all_configs=self._all_configs)
+            self._publish(job, made)
             job.status = Status.BUILT
         except Exception as error:
             job.fail(failure_line(error))
+
+    def _record(self, job: _Job, planned: Planned) -> str:
+        entries = [self._entries[spec.key] for spec in planned.kernels]
+        record = records.plan_record(job.source.key, job.target.name, planned, entries)
+        return self._writer.put_blob(canonical_bytes(record))
 
     def _publish(self, job: _Job, made: Mapping[str, Any]) -> None:
         target, names = job.target, [source.name for source in job.sources]

@@ -60,10 +60,18 @@ def _range(part: PlannedRange) -> dict[str, Any]:
 
 
 def provider(
-    plan_key: str, record_blobs: Sequence[str], reasons: Sequence[str] = ()
+    plan_key: str,
+    record_blobs: Sequence[str],
+    reasons: Sequence[str] = (),
+    *,
+    all_configs: bool = False,
 ) -> dict[str, Any]:
-    """What one provider has for a graph: its plan records, best first, or why it has none."""
-    return {"plan_key": plan_key, "records": list(record_blobs), "reasons": list(reasons)}
+    """What one provider has for a graph: its plan records, best first, or why it has none.
+
+    ``all_configs`` says that the records are those of every plan that is worth measuring.
+    """
+    made = {"plan_key": plan_key, "records": list(record_blobs), "reasons": list(reasons)}
+    return {**made, "all_configs": True} if all_configs else made
 
 
 def pointer(

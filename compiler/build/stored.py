@@ -58,11 +58,13 @@ def stored_plan(
     plan_key: str,
     provider: str = "native",
     known: dict[str, KernelResult] | None = None,
+    all_configs: bool = False,
 ) -> StoredPlan | None:
     """A provider's stored plan if its plan key is equal and every byte it needs is whole.
 
     ``known`` has the kernels that this build found whole and current already, by kernel key; plans
-    share kernels, so each is read and hashed once per build.
+    share kernels, so each is read and hashed once per build. With ``all_configs`` the other plans
+    that are worth measuring have to be there, too.
     """
     known = {} if known is None else known
     try:
@@ -71,6 +73,8 @@ def stored_plan(
         if held["plan_key"] != plan_key:
             return None
         reader.blob(pointer["graph"])
+        if all_configs and held["records"] and held.get("all_configs") is not True:
+            return None
         if not held["records"]:
             return StoredPlan(None, reasons=tuple(held["reasons"]))
         found: list[tuple[dict[str, Any], tuple[KernelResult, ...]]] = []

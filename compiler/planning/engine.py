@@ -7,7 +7,7 @@ judge, heuristics rank; the three never mix.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, TypeAlias
 
@@ -97,6 +97,12 @@ class Engine:
     def lower(self, facts: Any, knobs: Any, target: Target) -> Lowering | Refusal:
         """Kernels and launch table for one config; pure, compiles nothing."""
         raise NotImplementedError
+
+    def configs(self, facts: Any, target: Target) -> Iterable[Any]:
+        """The knob records that are worth measuring for the graph, whatever the heuristics think of
+        them; nothing for an engine that has nothing to choose.
+        """
+        return ()
 
     def notes(self, knobs: Any) -> frozenset[Note]:
         """The notes of the plan with these knobs.

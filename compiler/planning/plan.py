@@ -6,6 +6,7 @@ made from, so an unchanged graph is recognised without planning it.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib.util
@@ -45,6 +46,24 @@ def plan_graph(
     """
     _, planned = PlanList(graph, target, modes, tuning=tuning).walk(lambda planned: planned)
     return planned
+
+
+def plan_configs(
+    graph: Graph, target: Target, *, tuning: Tuning | None = None
+) -> tuple[Planned, ...]:
+    """What `plan_graph` gives, then every other plan that is worth measuring beside it.
+
+    Raises:
+        cudnnGraphNotSupportedError: as of `plan_graph`.
+    """
+    plans = PlanList(graph, target, tuning=tuning)
+    best, planned = plans.walk(lambda planned: planned)
+    found = [planned]
+    for place in plans.append_configs():
+        if place != best:
+            with contextlib.suppress(*DECLINES):  # that config alone does not take the graph
+                found.append(plans.build_at(place, lambda planned: planned))
+    return tuple(found)
 
 
 def plan_key(

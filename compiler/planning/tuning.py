@@ -4,16 +4,18 @@
 
     {"format": 1, "entries": [
       {"family": "gemm", "target": "h200", "layout_class": "...", "extents": {"m": 64, ...},
-       "plans": [{"engine": "gemm.sm90.persistent", "knobs": {"TILE_M": 64, ...}}]}]}
+       "plans": [{"engine": "gemm.sm90.persistent", "knobs": {"TILE_M": 64, ...}, "us": 11.2}]}]}
 
 A plan of the file comes before those that the heuristics rank; an entry that names an engine or
-knobs that are gone is passed over. Facts say their own ``layout_class`` and ``extents``.
+knobs that are gone is passed over. Facts say their own ``layout_class`` and ``extents``, and those
+of a graph with symbols for which values of them extents are its own (``symbols_at``). What else a
+file says, such as times, is for people, and decides nothing.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,36 +27,76 @@ from cudnn_aot.errors import UsageError
 FORMAT = 1
 _FIELDS = {"family": str, "target": str, "layout_class": str, "extents": dict, "plans": list}
 
+# An engine's name and public knobs.
+Choice = tuple[str, dict[knob_type, int]]
+_Plans = list[dict[str, Any]]
+
 
 class Tuning:
     """The entries of a tuning file, by what they were measured for."""
 
-    def __init__(self, entries: Mapping[str, list[dict[str, Any]]]) -> None:
-        self._entries = dict(entries)
+    def __init__(self, entries: Sequence[Mapping[str, Any]]) -> None:
+        self._classes: dict[tuple[str, str, str], list[tuple[dict[str, int], _Plans]]] = {}
+        for entry in entries:
+            place = (entry["family"], entry["target"], entry["layout_class"])
+            plans = [{"engine": plan["engine"], "knobs": plan["knobs"]} for plan in entry["plans"]]
+            self._classes.setdefault(place, []).append((entry["extents"], plans))
 
-    def plans(
+    def plans(self, family: str, facts: Any, target: Target) -> Iterator[Choice]:
+        """What was measured for a graph's extents on a target, best first."""
+        for extents, plans in self._about(family, facts, target):
+            if extents == facts.extents:
+                yield from _choices(plans)
+
+    def points(
         self, family: str, facts: Any, target: Target
-    ) -> Iterator[tuple[str, dict[knob_type, int]]]:
-        """Engine names and knobs that were measured for a graph on a target, best first."""
-        for plan in self._entries.get(_key(family, facts, target), ()):
-            yield plan["engine"], {knob_type[k]: v for k, v in plan["knobs"].items()}
+    ) -> list[tuple[dict[str, int], list[Choice]]]:
+        """Of a graph with symbols, the values of them for which plans were measured, ascending,
+        and those plans, best first.
+        """
+        return [
+            (values, list(_choices(plans)))
+            for values, plans in self._of_symbols(family, facts, target)
+        ]
 
     def digest(self, family: str, facts: Any, target: Target) -> str:
         """Of what the file says about a graph, for its plan key; empty when that is nothing."""
-        plans = self._entries.get(_key(family, facts, target))
-        return canonical_digest(plans) if plans else ""
+        own = [plans for e, plans in self._about(family, facts, target) if e == facts.extents]
+        said = [plans for plans in own if plans]
+        others = [each for each in self._of_symbols(family, facts, target) if each[1]]
+        return canonical_digest({"plans": said, "points": others}) if said or others else ""
 
     def content_digest(self) -> str:
         """Of all that the file says; order and spelling of its entries do not count."""
-        return canonical_digest(self._entries)
+        return canonical_digest(
+            sorted(
+                canonical_digest([*place, extents, plans])
+                for place, entries in self._classes.items()
+                for extents, plans in entries
+            )
+        )
+
+    def _about(
+        self, family: str, facts: Any, target: Target
+    ) -> Sequence[tuple[dict[str, int], _Plans]]:
+        return self._classes.get((family, target.name, facts.layout_class), ())
+
+    def _of_symbols(
+        self, family: str, facts: Any, target: Target
+    ) -> list[tuple[dict[str, int], _Plans]]:
+        if not facts.symbols:
+            return []
+        found = [
+            (values, plans)
+            for extents, plans in self._about(family, facts, target)
+            if (values := facts.symbols_at(extents))
+        ]
+        return sorted(found, key=lambda each: sorted(each[0].items()))
 
 
-def _key(family: str, facts: Any, target: Target) -> str:
-    return _join(family, target.name, facts.layout_class, facts.extents)
-
-
-def _join(family: str, target: str, layout_class: str, extents: Mapping[str, int]) -> str:
-    return canonical_digest([family, target, layout_class, dict(extents)])
+def _choices(plans: _Plans) -> Iterator[Choice]:
+    for plan in plans:
+        yield plan["engine"], {knob_type[k]: v for k, v in plan["knobs"].items()}
 
 
 def load_tuning(path: str | Path) -> Tuning:
@@ -62,6 +104,15 @@ def load_tuning(path: str | Path) -> Tuning:
 
     Raises:
         UsageError: it cannot be read or is no tuning file of this format.
+    """
+    return Tuning(read_entries(path))
+
+
+def read_entries(path: str | Path) -> list[dict[str, Any]]:
+    """The entries of a tuning file, as it has them.
+
+    Raises:
+        UsageError: as of `load_tuning`.
     """
     try:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -75,19 +126,21 @@ def load_tuning(path: str | Path) -> Tuning:
     listed = document.get("entries")
     if not isinstance(listed, list):
         raise UsageError(f"tuning file {str(path)!r}: entries is {listed!r}, want a list")
-    entries: dict[str, list[dict[str, Any]]] = {}
+    seen: set[str] = set()
     for index, entry in enumerate(listed):
         fault = _fault(entry)
+        if fault is None and place_of(entry) in seen:
+            fault = "it is about the graphs of an earlier entry: put all plans in one"
         if fault:
             raise UsageError(f"tuning file {str(path)!r}: entries[{index}]: {fault}")
-        key = _join(entry["family"], entry["target"], entry["layout_class"], entry["extents"])
-        if key in entries:
-            raise UsageError(
-                f"tuning file {str(path)!r}: entries[{index}]: it is about the graphs of an "
-                "earlier entry: put all plans in one"
-            )
-        entries[key] = entry["plans"]
-    return Tuning(entries)
+        seen.add(place_of(entry))
+    return listed
+
+
+def place_of(entry: Mapping[str, Any]) -> str:
+    """What an entry is about; a file has one entry about it."""
+    fields = ("family", "target", "layout_class", "extents")
+    return canonical_digest([entry[field] for field in fields])
 
 
 def _fault(entry: Any) -> str | None:

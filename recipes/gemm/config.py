@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 
 from cudnn_aot.compiler.planning.knobs import knob_type
@@ -20,6 +21,8 @@ SM90_TILES = (
 )
 SM90_CLUSTERS = ((1, 1), (2, 1), (1, 2))
 MAX_SPLITS = 64
+# Of K, as far as it is long enough: what is measured. Others between can be asked for by knobs.
+MEASURED_SPLITS = (1, 2, 3, 4, 6, 8, 16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,16 @@ class GemmConfig:
         if not 1 <= self.splits <= MAX_SPLITS:
             return f"{self.splits} splits of K, want 1..{MAX_SPLITS}"
         return None
+
+    @classmethod
+    def measured(cls, longest_k: int) -> Iterator[GemmConfig]:
+        """Every tile and cluster with the splits of K that leave each block work to do."""
+        for (tile_m, tile_n, tile_k), (cluster_m, cluster_n) in itertools.product(
+            SM90_TILES, SM90_CLUSTERS
+        ):
+            for splits in MEASURED_SPLITS:
+                if splits == 1 or splits * 4 * tile_k <= longest_k:
+                    yield cls(tile_m, tile_n, tile_k, cluster_m, cluster_n, splits)
 
     def to_public(self) -> dict[knob_type, int]:
         return dict(zip(KNOBS, _values(self), strict=True))

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cudnn_aot.compiler.graph.enums import scalar_type
-from cudnn_aot.compiler.graph.extents import Extent, Symbol, evaluate
+from cudnn_aot.compiler.graph.extents import Extent, Symbol, SymExpr, evaluate
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.graph.node import Node
 from cudnn_aot.compiler.graph.tensor import Tensor
@@ -110,6 +110,27 @@ class GemmFacts:
             "n": evaluate(self.n, values),
             "k": evaluate(self.k, values),
         }
+
+    def symbols_at(self, extents: Mapping[str, int]) -> dict[str, int] | None:
+        """The values of all symbols for which `extents_at` gives these extents; None where there
+        are none, or extents do not tell one.
+        """
+        values: dict[str, int] = {}
+        fixed = math.prod([extent for extent in self.batch if isinstance(extent, int)])
+        open_batch = [extent for extent in self.batch if isinstance(extent, SymExpr)]
+        told: list[tuple[Extent, int | None]] = [
+            (getattr(self, name), extents.get(name)) for name in ("m", "n", "k")
+        ]
+        if len(open_batch) == 1 and fixed:
+            told.append((open_batch[0], extents.get("batch", 0) // fixed))
+        for extent, value in told:
+            if isinstance(extent, SymExpr) and len(extent.symbols) == 1 and value is not None:
+                values.setdefault(extent.symbols[0], value // extent.coef)
+        if values.keys() != self.symbols.keys():
+            return None
+        if any(symbol.refuse(values[name]) for name, symbol in self.symbols.items()):
+            return None
+        return values if self.extents_at(values) == extents else None
 
     @property
     def layout_class(self) -> str:

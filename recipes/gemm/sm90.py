@@ -7,7 +7,7 @@ choose. Split-K plans zero their tile counters first.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +45,9 @@ class GemmSm90Persistent(Engine):
         ),
     )
     numerical_notes = frozenset({numerical_note.TENSOR_CORE})
+
+    def configs(self, facts: GemmFacts, target: Target) -> Iterable[GemmConfig]:
+        return () if tma.why_never(facts) else GemmConfig.measured(facts.extents["k"])
 
     def knobs_to_public(self, knobs: GemmConfig) -> dict[knob_type, int]:
         return knobs.to_public()

@@ -36,6 +36,7 @@ RUNS = {
         "verify --device": ("--device", "cpu", "--store", "{store}"),
     },
     "run": {"run": ("up", "--bench", "--store", "{store}")},
+    "tune": {"tune": ("up", "--symbol", "M=1", "-o", "{folder}/tuning", "--store", "{store}")},
     "report": {"report": ("--store", "{store}", "--bench", "{bench}", "--build", "{built}")},
     "diff": {"diff": ("{one}", "{other}")},
     "merge": {"merge": ("{one}", "{other}", "-o", "{folder}/merged")},

@@ -332,8 +332,8 @@ def test_every_knob_must_be_there():
     assert knob_type.TILEK in complete
 
 
-def test_a_plan_measured_at_one_extent_does_not_displace_the_ranges(tmp_path):
-    """Of a class one member was measured; the plan made of ranges serves the others."""
+def test_a_plan_measured_at_one_extent_displaces_no_ranges_far_from_it(tmp_path):
+    """Of a class one member was measured; the ranges serve the others, as they did."""
     graph = gemm_graphs.chain("g", "M", 1024, 512, "relu", symbols={"M": {"min": 1, "max": 4096}})
     plans = PlanList(graph, H200)
     last = plans.engine_and_knobs(len(plans) - 1)[1]
@@ -352,5 +352,10 @@ def test_a_plan_measured_at_one_extent_does_not_displace_the_ranges(tmp_path):
     file = tmp_path / "tuning.json"
     file.write_text(json.dumps({"format": 1, "entries": [entry]}))
     tuned = PlanList(graph, H200, tuning=load_tuning(file))
-    assert isinstance(tuned.entries[0], Ranges) and tuned.entries[0] == plans.entries[0]
-    assert tuned.engine_and_knobs(1)[1] == last
+    assert tuned.entries[1] == plans.entries[0] and isinstance(tuned.entries[0], Ranges)
+    *others, measured = tuned.ranges(0)
+    assert measured[0] == "M=1024..4096" and measured[2] == "measured at M=4096"
+    assert tuned.engine_and_knobs(0)[1]["M=1024..4096"][1] == last
+    model_s = plans.ranges(0)
+    assert [each[1:] for each in others] == [each[1:] for each in model_s[: len(others)]]
+    assert tuned.engine_and_knobs(2)[1] == last

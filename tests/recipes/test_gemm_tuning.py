@@ -5,13 +5,16 @@ from pathlib import Path
 
 import gemm_graphs
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cudnn_aot.compiler.planning import manifest
 from cudnn_aot.compiler.planning.facts import facts_for
-from cudnn_aot.compiler.planning.plan import plan_graph, plan_key
+from cudnn_aot.compiler.planning.plan import plan_configs, plan_graph, plan_key
 from cudnn_aot.compiler.planning.plan_list import PlanList
 from cudnn_aot.compiler.planning.tuning import load_tuning
 from cudnn_aot.compiler.target.target import load_target
+from cudnn_aot.recipes.gemm.config import SM90_CLUSTERS, SM90_TILES
 
 H200 = load_target("h200")
 TILE_64x256 = {
@@ -92,3 +95,94 @@ def test_a_plan_key_follows_what_the_file_says_of_its_graph_alone(tmp_path: Path
     assert plan_key(graph, H200, tuning=changed) not in (first, without)
     assert plan_key(other, H200, tuning=changed) == plan_key(other, H200, tuning=two)
     assert plan_key(graph, H200, tuning=tuning_of(tmp_path, entry(graph))) == without
+
+
+def symbolic(n=4096, k=4096, m="M", **fields):
+    symbols = {"M": {"min": 0, "max": 8192, **fields}}
+    return gemm_graphs.plain("g", m, n, k, symbols=symbols).freeze()
+
+
+def test_ranges_of_a_symbolic_graph_are_what_was_measured(tmp_path: Path):
+    """Measured on concrete graphs of the class; beyond their reach the model's ranges serve."""
+    graph = symbolic()
+    small = {**TILE_64x256, "TILE_N": 64, "SPLIT_K_SLC": 4}
+    tuning = tuning_of(
+        tmp_path,
+        entry(frozen(64, 4096, 4096), ("gemm.sm90.persistent", TILE_64x256)),
+        entry(frozen(1, 4096, 4096), ("gemm.sm90.persistent", small)),
+        entry(frozen(16, 4096, 2048), ("gemm.sm90.persistent", small)),  # another K
+    )
+    plans, model = PlanList(graph, H200, tuning=tuning), PlanList(graph, H200)
+    found = {text: (name, why) for text, name, why in plans.ranges(0)}
+    # Half way by ratio between 1 and 64 is 8, farther than four times from either.
+    assert found["M=1..4"] == (
+        "gemm.sm90.persistent[SPLIT_K_SLC=4, TILEK=64, TILE_CGA_M=1, TILE_CGA_N=1, TILE_M=64, "
+        "TILE_N=64]",
+        "measured at M=1",
+    )
+    assert found["M=16..256"][1] == "measured at M=64"
+    assert all("measured" in why or "model" in why for _, why in found.values())
+    assert model.ranges(0)[-1] == plans.ranges(0)[-1]
+    planned = plan_graph(graph, H200, tuning=tuning)
+    assert planned.ranges[1].bounds == {"M": (1, 4)} and planned.ranges[1].knobs == small
+    keys = {
+        plan_key(graph, H200),
+        plan_key(graph, H200, tuning=tuning),
+        plan_key(
+            graph,
+            H200,
+            tuning=tuning_of(
+                tmp_path,
+                entry(frozen(64, 4096, 4096), ("gemm.sm90.persistent", TILE_64x256)),
+            ),
+        ),
+    }
+    assert len(keys) == 3
+
+
+def test_times_of_a_file_are_in_no_key(tmp_path: Path):
+    graph = frozen(64)
+    about = entry(graph, ("gemm.sm90.persistent", TILE_64x256))
+    key = plan_key(graph, H200, tuning=tuning_of(tmp_path, about))
+    about["plans"][0]["us"] = 11.5
+    about["device"] = "NVIDIA H200"
+    timed = tuning_of(tmp_path, about)
+    assert plan_key(graph, H200, tuning=timed) == key
+
+
+@given(st.integers(0, 8192), st.sampled_from(["M", "2*M", "64*M"]), st.sampled_from([1, 8]))
+def test_extents_tell_the_symbol(value: int, rows: str, step: int):
+    facts = facts_for(symbolic(m=rows, multiple_of=step), manifest.resolve("gemm.facts:analyze"))
+    extents = facts.extents_at({"M": value})
+    assert facts.symbols_at(extents) == ({"M": value} if value % step == 0 else None)
+    for name in ("batch", "n", "k"):
+        assert facts.symbols_at({**extents, name: extents[name] + 1}) is None
+    assert facts.symbols_at({**extents, "m": 9000 * 64}) is None
+    assert facts.symbols_at({}) is None
+
+
+def test_extents_tell_a_symbolic_batch():
+    symbols = {"B": {"min": 1, "max": 64}}
+    graph = gemm_graphs.plain("g", 128, 256, 512, batch="B", symbols=symbols).freeze()
+    facts = facts_for(graph, manifest.resolve("gemm.facts:analyze"))
+    assert facts.symbols_at(facts.extents_at({"B": 5})) == {"B": 5}
+
+
+def test_what_is_measured_is_every_schedule_that_has_work_to_do():
+    graph = frozen(64, 4096, 4096)
+    best, *others = plan_configs(graph, H200)
+    assert (best.engine_name, best.knobs) == (
+        plan_graph(graph, H200).engine_name,
+        plan_graph(graph, H200).knobs,
+    )
+    knobs = [tuple(planned.knobs.items()) for planned in (best, *others)]
+    assert len(set(knobs)) == len(knobs) > 100
+    assert {planned.engine_name for planned in others} == {"gemm.sm90.persistent"}
+    # Splits share a kernel: two for each tile and cluster, and the one for any strides.
+    kernels = {spec.key for planned in (best, *others) for spec in planned.kernels}
+    assert len(kernels) == 2 * len(SM90_TILES) * len(SM90_CLUSTERS) + 1
+    short = plan_configs(frozen(64, 4096, 64), H200)
+    assert {planned.knobs["SPLIT_K_SLC"] for planned in short} == {1}
+    assert len(plan_configs(frozen(64), load_target("cpu"))) == 1
+    unaligned = gemm_graphs.plain("g", 64, 512, 255).freeze()  # no TMA: one kernel, no schedule
+    assert len(plan_configs(unaligned, H200)) == 1

@@ -1,0 +1,118 @@
+"""`tune`: plans of a graph beside each other, the right ones alone, and the file that comes out."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_process import assert_one_line_error, run_cli
+
+from cudnn_aot.cache.canonical import canonical_bytes
+from cudnn_aot.cache.layout import providers_of
+from cudnn_aot.cache.reader import StoreReader
+from cudnn_aot.cache.writer import StoreWriter
+from cudnn_aot.compiler.build.records import provider, with_provider
+from cudnn_aot.compiler.planning.tuning import load_tuning, read_entries
+
+ENGINE = "gemm.host.blocked"
+SLOW, WRONG, FAST = {"STAGES": 2}, {"STAGES": 3}, {"STAGES": 4}
+
+
+def changed(record: dict[str, Any], knobs: dict[str, int]) -> dict[str, Any]:
+    """Another plan of a record: the same work, the same thirty times, or none of it."""
+    table = json.loads(json.dumps(record["table"]))
+    for branch in table["branches"].values():
+        branch["steps"] = branch["steps"] * (30 if knobs is SLOW else 0 if knobs is WRONG else 1)
+    return {**record, "table": table, "knobs": knobs}
+
+
+@pytest.fixture
+def candidates(store_copy: Path) -> Path:
+    """A store whose graph `up` has four plans, first what a build took."""
+    with StoreWriter(store_copy) as writer:
+        key = writer.reader.name("cpu", "up")["graph_key"]
+        pointer = writer.reader.pointer("cpu", key)
+        held = providers_of(pointer)["native"]
+        record = json.loads(writer.reader.blob(held["records"][0]))
+        made = [
+            writer.put_blob(canonical_bytes(changed(record, knobs)))
+            for knobs in (SLOW, WRONG, FAST)
+        ]
+        native = provider(held["plan_key"], [*held["records"], *made], all_configs=True)
+        change = partial(with_provider, pointer["graph"], ["native"], "native", native)
+        writer.update_pointer("cpu", key, change)
+    assert StoreReader(store_copy).verify() == []
+    return store_copy
+
+
+def test_what_is_right_is_in_the_file_fastest_first(candidates: Path, tmp_path: Path) -> None:
+    file = tmp_path / "cpu.json"
+    options = ("--store", candidates, "-o", file, "--rounds", 4)
+    done = run_cli("tune", *options, "--symbol", "M=1,33", "--json")
+    assert done.returncode == 1  # one plan is wrong, and named
+    wrong = f"error: up M={{}}: {ENGINE}[STAGES=3]: wrong result: inf times the tolerance"
+    assert done.stderr.splitlines() == [wrong.format(m) for m in (1, 33)]
+    cases = json.loads(done.stdout)["cases"]
+    assert [case["symbols"] for case in cases] == [{"M": 1}, {"M": 33}]
+    for case in cases:
+        first, slow, bad, fast = case["plans"]
+        assert [p["knobs"] for p in case["plans"]] == [{}, SLOW, WRONG, FAST]
+        assert (bad["microseconds"], bad["rounds"]) == (None, 0)
+        assert slow["rounds"] == 2 and 0 <= slow["worst_error"] <= 1  # hopeless, not wrong
+        assert slow["microseconds"] > 2 * min(first["microseconds"], fast["microseconds"]) > 0
+    entries = read_entries(file)
+    assert [entry["extents"]["m"] for entry in entries] == [1, 33]
+    for entry in entries:
+        assert (entry["family"], entry["target"]) == ("gemm", "cpu")
+        times = [plan["us"] for plan in entry["plans"]]
+        assert times == sorted(times) and 1 <= len(times) <= 2
+        assert all(plan["knobs"] in ({}, FAST) for plan in entry["plans"])
+    before = entries[0]
+    assert run_cli("tune", "up", *options, "--symbol", "M=33,64").returncode == 1
+    entries = read_entries(file)
+    assert [entry["extents"]["m"] for entry in entries] == [1, 33, 64]
+    assert entries[0] == before  # what it did not measure stays
+    load_tuning(file)
+
+
+def test_every_value_of_a_ladder_and_a_table(candidates: Path, tmp_path: Path) -> None:
+    done = run_cli("tune", "--store", candidates, "-o", tmp_path / "f", "--rounds", 1)
+    rows = [line.split() for line in done.stdout.splitlines()[2:]]
+    # From the lowest in steps of four times, and the hint.
+    assert [row[2] for row in rows] == [f"M={m}" for m in (1, 4, 16, 33, 64, 256, 1024, 4096)]
+    assert all(row[:2] == ["up", "cpu"] and row[3] == "4" for row in rows)
+    assert all(float(ranked) > 0 and float(best) > 0 for *_, ranked, best, _ in rows)
+
+
+def test_a_build_takes_what_was_measured(candidates: Path, tmp_path: Path, graph_files) -> None:
+    """The host engine has no knobs, so of the file only its one plan is known to it."""
+    file = tmp_path / "cpu.json"
+    run_cli("tune", "up", "--store", candidates, "-o", file, "--symbol", "M=33", "--rounds", 1)
+    for entry in (entries := read_entries(file)):
+        entry["plans"].append({"engine": ENGINE, "knobs": {}})
+    file.write_text(json.dumps({"format": 1, "entries": entries}))
+    done = run_cli("why", graph_files[0], "-t", "cpu", "--tuning", file, "--json")
+    (graph,) = json.loads(done.stdout)["graphs"]
+    assert "measured at M=33" in graph["plans"][0]["why"]
+
+
+def test_wrong_commands(built_store: Path, candidates: Path, tmp_path: Path) -> None:
+    file = tmp_path / "f.json"
+    none = run_cli("tune", "--store", built_store, "-o", file)
+    assert_one_line_error(none, 1, "no graph has more than one plan", "--all-configs")
+    options = ("up", "--store", candidates, "-o", file)
+    for symbol, said in (
+        ("M", "want NAME=NUMBERS"),
+        ("M=1,", "want NAME=NUMBERS"),
+        ("N=1", "no symbol 'N'"),
+        ("M=99999", "M"),
+    ):
+        assert_one_line_error(run_cli("tune", *options, "--symbol", symbol), 2, said)
+    assert_one_line_error(run_cli("tune", "upp", *options[1:]), 1, "upp")
+    assert not file.exists()
+    file.write_text("{}")
+    assert_one_line_error(run_cli("tune", *options), 2, "tuning file", "format is None")
+    assert file.read_text() == "{}"

@@ -1,0 +1,86 @@
+"""Ranges out of measurements: each value has the plan of the point that speaks for it."""
+
+from __future__ import annotations
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cudnn_aot.compiler.graph.extents import Symbol
+from cudnn_aot.compiler.planning.engine import PlanConfig
+from cudnn_aot.compiler.planning.ranges import Range, Ranges, check_partition
+from cudnn_aot.compiler.planning.tuned import REACH, Point, tuned_ranges
+
+MODEL, MEASURED = 20_000, 20_001
+
+
+def plan(engine: int, knobs: int) -> PlanConfig:
+    return PlanConfig(engine, knobs, f"{engine} {knobs}")
+
+
+@st.composite
+def bases(draw) -> tuple[Symbol, Ranges | PlanConfig]:
+    low = draw(st.integers(0, 20))
+    high = draw(st.integers(low, 400))
+    cuts = sorted(draw(st.sets(st.integers(low, high), max_size=4)) - {low})
+    symbol = Symbol(min=low, max=high, hint=None, multiple_of=1)
+    if not cuts:
+        return symbol, plan(MODEL, 0)
+    starts, ends = [low, *cuts], [*(cut - 1 for cut in cuts), high]
+    parts = [
+        Range((("M", first, last),), plan(MODEL, number), (plan(MODEL, 99),))
+        for number, (first, last) in enumerate(zip(starts, ends, strict=True))
+    ]
+    return symbol, Ranges(tuple(parts), "model")
+
+
+def served(found: Ranges | PlanConfig, value: int) -> PlanConfig:
+    if isinstance(found, PlanConfig):
+        return found
+    (part,) = (p for p in found.parts if p.bounds[0][1] <= value <= p.bounds[0][2])
+    return part.plan
+
+
+@given(bases(), st.sets(st.integers(1, 400), min_size=1, max_size=5), st.data())
+def test_each_value_has_the_plan_of_what_speaks_for_it(base, values, data) -> None:
+    symbol, whole = base
+    points = [
+        Point(value, (plan(MEASURED, data.draw(st.integers(0, 2))), plan(MEASURED, 7)))
+        for value in sorted(values)
+    ]
+    found = tuned_ranges("M", symbol, points, whole)
+    if isinstance(found, Ranges):
+        check_partition(found, {"M": symbol})
+        for part, after in zip(found.parts, found.parts[1:], strict=False):
+            assert part.plan != after.plan  # else they would be one
+    for value in range(symbol.min, symbol.max + 1):
+        # The nearest by ratio; half way the smaller.
+        near = min(
+            (p for p in points),
+            key=lambda p: (max(p.value, value) / max(min(p.value, value), 1e-9), p.value),
+        )
+        reaches = near.value <= REACH * value and value <= REACH * near.value
+        want = near.plans[0] if reaches else served(whole, value)
+        got = served(found, value)
+        at = [math.isqrt(a.value * b.value) for a, b in zip(points, points[1:], strict=False)]
+        if value not in at:  # on the border the root is rounded
+            assert got == want, (value, points)
+
+
+def test_what_declines_leaves_the_next_and_then_the_model() -> None:
+    symbol = Symbol(min=1, max=100, hint=None, multiple_of=1)
+    base = Ranges(
+        (
+            Range((("M", 1, 50),), plan(MODEL, 0), (plan(MODEL, 9),)),
+            Range((("M", 51, 100),), plan(MODEL, 1), ()),
+        ),
+        "model",
+    )
+    points = [Point(16, (plan(MEASURED, 0), plan(MEASURED, 1)))]
+    found = tuned_ranges("M", symbol, points, base)
+    assert isinstance(found, Ranges) and found.why == "measured at M=16"
+    assert [str(part) for part in found.parts] == ["M=1..3", "M=4..64", "M=65..100"]
+    assert found.parts[1].others == (
+        plan(MEASURED, 1), plan(MODEL, 0), plan(MODEL, 9), plan(MODEL, 1),
+    )  # fmt: skip
