@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 # Plans of an entry: the fastest, and what is nearly as fast, should another GPU of the kind or
 # another release of the kernels decide otherwise.
 _KEPT, _NEARLY = 5, 1.10
+_SAMPLE = 1 << 18  # elements of an output that are compared for each plan
 _STEP = 4  # between the values of a symbol that are measured unless some are given
 
 
@@ -253,7 +254,7 @@ class _Tuner:
         from cudnn_aot.cli.measure import measure
 
         operands = ops.make_operands(stored.graph, symbols, self._seed)
-        reference = ops.Reference(stored.graph, operands, symbols)
+        reference = ops.Reference(stored.graph, operands, symbols, _SAMPLE)
         plans, named = self._plans(stored)
         measured = measure(plans, operands, reference, symbols, self._device, self._rounds)
         entry = _entry(stored.graph, stored.target, symbols)
