@@ -9,7 +9,9 @@ import json
 from typing import Any
 
 from cudnn_aot.cache import shapes
-from cudnn_aot.errors import DamagedError
+from cudnn_aot.errors import DamagedError, StoreError
+
+FORMAT = 1
 
 
 def parse_record(data: bytes, digest: str) -> dict[str, Any]:
@@ -33,13 +35,18 @@ def need_servable(record: dict[str, Any], digest: str, target: str, graph_key: s
 
     Raises:
         DamagedError: it is of another graph or target.
-        StoreError: its launch table or its requirements are not such as this version reads.
+        StoreError: it, its launch table or its requirements are not such as this version reads.
     """
     from cudnn_aot import _native  # most readers of a store load no plan
 
     if (record["target"], record["graph_key"]) != (target, graph_key):
         raise DamagedError(f"plan record {digest} is damaged: it belongs to another graph")
+    if record["format"] != FORMAT:
+        raise StoreError(
+            f"plan record {digest} has format {record['format']}, this version of cudnn-aot reads "
+            f"format {FORMAT}"
+        )
     _native.PlanRecord(digest[:12], {}, record)
 
 
-__all__ = ["need_servable", "parse_record"]
+__all__ = ["FORMAT", "need_servable", "parse_record"]

@@ -14,7 +14,7 @@ import errno
 import functools
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -315,6 +315,16 @@ class StoreReader:
                     self._need_blob(relative, {"sha256": digest})
             for digest in pointer["records"]:
                 self._verify_plan_record(relative, ids, digest, seen)
+            self._need_coherence(relative, pointer)
+
+    def _need_coherence(self, relative: str, pointer: Mapping[str, Any]) -> None:
+        """That readers who look at providers, and who do not, see the same plans."""
+        held = layout.providers_of(pointer).values()
+        records = sorted(record for each in held for record in each["records"])
+        if sorted(pointer["records"]) != records:
+            raise self._damaged(relative, "its records are not those of its providers")
+        if pointer["status"] != ("built" if records else "declined"):
+            raise self._damaged(relative, f"status {pointer['status']!r} does not fit its records")
 
     def _verify_index(self, relative: str) -> None:
         try:
@@ -349,6 +359,8 @@ class StoreReader:
                 continue  # reported under its own path
             if stored["object"]["sha256"] != kernel.get("object", stored["object"]["sha256"]):
                 raise self._damaged(relative, f"its kernel {kernel['key']} has another object")
+            if stored["symbol"] != kernel["symbol"]:
+                raise self._damaged(relative, f"its kernel {kernel['key']} has another symbol")
 
     def _need_blob(self, relative: str, blob: dict[str, Any]) -> None:
         status = self._status(layout.blob_path(blob["sha256"]))

@@ -14,8 +14,6 @@ from cudnn_aot.errors import RequirementError, StoreError, UsageError
 from cudnn_aot.runtime import cudart, requirements
 from cudnn_aot.runtime.requirements import Requirements
 
-FORMAT = 1
-
 
 class Plan:
     """One stored plan. Immutable, and safe to execute from any number of threads.

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from cudnn_aot.cache.layers import AnyReader
-from cudnn_aot.cache.plan_record import need_servable, parse_record
+from cudnn_aot.cache.plan_record import FORMAT, need_servable, parse_record
 from cudnn_aot.errors import NotInStoreError, PinError, RequirementError, StoreError, UsageError
 from cudnn_aot.runtime import cudart, requirements
-from cudnn_aot.runtime.plan import FFI_MIN, FORMAT, find_ffi
+from cudnn_aot.runtime.plan import FFI_MIN, find_ffi
 from cudnn_aot.runtime.requirements import Requirements, this_host
 
 # What a device is known by: the fields of a target descriptor, and of `_native.device_attributes`.

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from cudnn_aot.cache.canonical import sha256_hex
 from cudnn_aot.cache.layout import pointer_of, providers_of
+from cudnn_aot.cache.plan_record import FORMAT
 from cudnn_aot.compiler.planning.manifest import PROVIDERS
 from cudnn_aot.compiler.planning.planned import Planned, PlannedRange
 from cudnn_aot.compiler.target.host import LEVELS
 
 if TYPE_CHECKING:
     from cudnn_aot.cache.compile import KernelEntry
-
-FORMAT = 1
 
 
 def plan_record(

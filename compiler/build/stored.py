@@ -10,8 +10,8 @@ import msgspec
 
 from cudnn_aot.cache.layers import AnyReader
 from cudnn_aot.cache.layout import providers_of
+from cudnn_aot.cache.plan_record import FORMAT
 from cudnn_aot.cache.spec import is_current
-from cudnn_aot.compiler.build.records import FORMAT
 from cudnn_aot.compiler.build.summary import KernelResult
 from cudnn_aot.compiler.planning.plan import TABLE_VERSION
 from cudnn_aot.errors import StoreError

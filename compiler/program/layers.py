@@ -22,6 +22,7 @@ from cudnn_aot import _native
 from cudnn_aot.cache.layers import StoreLayers, open_store
 from cudnn_aot.cache.layout import providers_of
 from cudnn_aot.cache.place import CACHE_VARIABLE, Place, cache_store, split_places
+from cudnn_aot.cache.plan_record import FORMAT
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.cache.source import source_closure
 from cudnn_aot.cache.trust import VARIABLE as TRUST_VARIABLE
@@ -35,7 +36,6 @@ from cudnn_aot.errors import (
     StoreError,
     UsageError,
 )
-from cudnn_aot.runtime.plan import FORMAT
 from cudnn_aot.runtime.requirements import Requirements
 from cudnn_aot.runtime.store import PIN_VARIABLE
 
