@@ -16,11 +16,12 @@ from cudnn_aot.compiler.graph.extents import Symbol, SymExpr
 from cudnn_aot.compiler.planning.engine import PlanConfig
 from cudnn_aot.compiler.planning.ranges import Range, Ranges
 from cudnn_aot.compiler.target.target import Target
-from cudnn_aot.recipes.gemm import tma
+from cudnn_aot.recipes.gemm import gemv, skinny, tma
 from cudnn_aot.recipes.gemm.config import GemmConfig
 from cudnn_aot.recipes.gemm.facts import GemmFacts
 
 SM90_PERSISTENT = 20_000  # engine id
+STREAMS: dict[int, Any] = {20_002: gemv.DEFAULT, 20_003: skinny.DEFAULT}
 Extents = dict[str, int]  # batch, m, n, k
 
 TILE_K = 64
@@ -92,6 +93,9 @@ def recommend(
         elif engine_id == SM90_PERSISTENT:
             plans += _ranges(engine_id, facts, target.sm_count)
             plans += _ranked(engine_id, facts.extents, target.sm_count)
+        elif engine_id in STREAMS:
+            if kind == "A":
+                plans.append(PlanConfig(engine_id, STREAMS[engine_id], "not modelled yet"))
         else:
             plans.append(PlanConfig(engine_id, why="has no knobs"))
     return plans

@@ -22,7 +22,7 @@ from cudnn_aot.errors import cudnnGraphNotSupportedError
 from cudnn_aot.recipes.gemm import lowering, tma
 from cudnn_aot.recipes.gemm.capability import GemmCapability
 from cudnn_aot.recipes.gemm.config import GemmConfig
-from cudnn_aot.recipes.gemm.facts import GemmFacts, Operand
+from cudnn_aot.recipes.gemm.facts import GemmFacts
 from cudnn_aot.recipes.gemm.lowering import Json, KernelParts, TableBuilder, Variant
 
 TMA_TEMPLATE = "gemm.kernels.sm90:matmul"
@@ -66,25 +66,8 @@ class GemmSm90Persistent(Engine):
                 continue
             parts = lowering.kernel_parts(facts, variant)
             _add_tma_branch(builder, facts, knobs, variant, parts, target)
-            _add_any_stride_branch(builder, facts, variant, parts, target)
+            add_any_stride_branch(builder, facts, variant, parts, target)
         return Lowering(tuple(builder.kernels), builder.table())
-
-
-def _tma_guard(operand: Operand, unit_axis: int) -> ex.Predicate:
-    """Whether the bound buffer fits a TMA descriptor whose contiguous axis is ``unit_axis`` (-1
-    or -2).
-    """
-    step = tma.step_elements(operand)
-    other = tma.stepped_axes(operand, unit_axis)[0]
-    strides = [ex.stride(operand.uid, other)]
-    if lowering.batch_axes(operand):
-        strides.append(lowering.batch_stride(operand))
-    return ex.all_of(
-        ex.aligned(operand.uid, tma.ALIGN_BYTES),
-        ex.eq(ex.stride(operand.uid, len(operand.dim) + unit_axis), 1),
-        *(ex.divides(step, stride) for stride in strides),
-        *(ex.lt(0, stride) for stride in strides),
-    )
 
 
 def _add_tma_branch(
@@ -101,14 +84,14 @@ def _add_tma_branch(
         return
     store = "tma" if tma.may_store(outputs, facts) else "direct"
     output_guards = [
-        _tma_guard(o, -1) if store == "tma" else ex.eq(ex.stride(o.uid, len(o.dim) - 1), 1)
+        tma.guard(o, -1) if store == "tma" else ex.eq(ex.stride(o.uid, len(o.dim) - 1), 1)
         for o in outputs
     ]
     guard = ex.all_of(
         variant.guard,
         ex.lt(0, extent_expr(facts.k)),
-        _tma_guard(facts.a, axes[0]),
-        _tma_guard(facts.b, axes[1]),
+        tma.guard(facts.a, axes[0]),
+        tma.guard(facts.b, axes[1]),
         *output_guards,
     )
     params = {
@@ -183,9 +166,10 @@ def _split_k(facts: GemmFacts, config: GemmConfig) -> _SplitK:
     )
 
 
-def _add_any_stride_branch(
+def add_any_stride_branch(
     builder: TableBuilder, facts: GemmFacts, variant: Variant, parts: KernelParts, target: Target
 ) -> None:
+    """The branch that takes what none before it does."""
     params = {"ab_dtype": facts.a.dtype, "epilogue": parts.epilogue}
     kernel = builder.kernel(kernel_spec(ANY_STRIDE_TEMPLATE, params, target))
     args = [{"arg": "launch"}, *parts.operands, *parts.tail]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cudnn_aot.compiler.planning import expressions as ex
 from cudnn_aot.recipes.gemm import lowering
 from cudnn_aot.recipes.gemm.facts import GemmFacts, Operand
 
@@ -23,6 +24,22 @@ def stepped_axes(operand: Operand, unit_axis: int) -> list[int]:
     rank = len(operand.dim)
     other = rank - 1 if unit_axis == -2 else rank - 2
     return [other, *lowering.batch_axes(operand)[-1:]]
+
+
+def guard(operand: Operand, unit_axis: int) -> ex.Predicate:
+    """Whether the buffer of a call fits a descriptor whose contiguous axis is ``unit_axis`` (-1 or
+    -2).
+    """
+    other = stepped_axes(operand, unit_axis)[0]
+    strides = [ex.stride(operand.uid, other)]
+    if lowering.batch_axes(operand):
+        strides.append(lowering.batch_stride(operand))
+    return ex.all_of(
+        ex.aligned(operand.uid, ALIGN_BYTES),
+        ex.eq(ex.stride(operand.uid, len(operand.dim) + unit_axis), 1),
+        *(ex.divides(step_elements(operand), stride) for stride in strides),
+        *(ex.lt(0, stride) for stride in strides),
+    )
 
 
 def step_elements(operand: Operand) -> int:
@@ -49,7 +66,7 @@ def why_not(facts: GemmFacts, outputs: Sequence[Operand]) -> str | None:
     if axes is None:
         return f"{facts.a.name!r} or {facts.b.name!r} has no contiguous axis"
     for operand, axis in zip((facts.a, facts.b), axes, strict=True):
-        if reason := _why_not_operand(operand, axis, facts):
+        if reason := why_not_operand(operand, axis, facts):
             return reason
     for output in outputs:
         if output.stride[-1] != 1:
@@ -69,10 +86,11 @@ def why_never(facts: GemmFacts) -> str | None:
 
 def may_store(outputs: Sequence[Operand], facts: GemmFacts) -> bool:
     """Whether TMA may store all of these."""
-    return all(_why_not_operand(operand, -1, facts) is None for operand in outputs)
+    return all(why_not_operand(operand, -1, facts) is None for operand in outputs)
 
 
-def _why_not_operand(operand: Operand, unit_axis: int, facts: GemmFacts) -> str | None:
+def why_not_operand(operand: Operand, unit_axis: int, facts: GemmFacts) -> str | None:
+    """None where the declared strides fit a descriptor, else the reason."""
     for axis in stepped_axes(operand, unit_axis):
         stride = operand.stride[axis]
         if stride == 0:
