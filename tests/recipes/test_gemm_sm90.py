@@ -80,6 +80,24 @@ SIMT = {
     "simt": {"ab_dtype": "FLOAT", "epilogue": BARE},
     "simt_chain": {"ab_dtype": "BFLOAT16", "epilogue": CHAIN},
 }
+SKINNY = {
+    name: {"ab_dtype": "BFLOAT16", "row_tiles": r, "column_tiles": c, "k_warps": k, "unroll": u,
+           "epilogue": e}
+    for name, (r, c, k, u, e) in {
+        "skinny": (1, 1, 8, 4, BARE),
+        "skinny_large": (8, 2, 4, 1, BARE),
+        "skinny_alone": (2, 1, 1, 1, BARE),
+        "skinny_chain": (8, 1, 8, 2, CHAIN),
+    }.items()
+}  # fmt: skip
+GEMV = {
+    name: {"ab_dtype": "HALF", "rows": r, "columns": c, "k_warps": k, "unroll": u, "epilogue": e}
+    for name, (r, c, k, u, e) in {
+        "gemv": (1, 2, 1, 4, BARE),
+        "gemv_large": (4, 4, 8, 2, BARE),
+        "gemv_chain": (2, 1, 2, 2, CHAIN),
+    }.items()
+}
 # Compiled by both processes: the bytes may not depend on which.
 TWICE = "64x64x64"
 RUNTIME_SYMBOL = re.compile(
@@ -92,7 +110,7 @@ def compiled(compile_kernels, tmp_path_factory):
     """(name -> object path, reports, compiler output) of the menu, compiled by two processes."""
     jobs = [
         {"name": name, "template": f"gemm.kernels.{module}:matmul", "params": p, "arch": "sm_90a"}
-        for module, rows in (("sm90", menu()), ("simt", SIMT))
+        for module, rows in (("sm90", menu()), ("simt", SIMT), ("skinny", SKINNY), ("gemv", GEMV))
         for name, p in rows.items()
     ]
     for job in jobs:
@@ -113,7 +131,7 @@ def compiled(compile_kernels, tmp_path_factory):
 
 def test_every_kernel_exports_one_entry_and_needs_only_the_runtime(compiled):
     objects, _, _ = compiled
-    assert set(objects) == set(menu()) | set(SIMT)
+    assert set(objects) == {*menu(), *SIMT, *SKINNY, *GEMV}
     for name, path in objects.items():
         listing = subprocess.run(["nm", path], capture_output=True, text=True, check=True).stdout
         symbols = [line.split()[-2:] for line in listing.splitlines()]
