@@ -3,18 +3,24 @@ and the judgement of a result, for the CPU and the GPU alike.
 
 The operands of the ops are graph inputs, so what an op got is exact, and its result is judged by
 the float64 reference to a few steps of fp32.
+
+``python tests/support/pointwise_graphs.py FOLDER`` writes the graphs as files, for ``cudnn-aot
+build``.
 """
 
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from gemm_graphs import BF16, FLOAT, HALF, graph, operand
 
 import cudnn_aot as cudnn
+from cudnn_aot.compiler.formats import graph_json
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.graph.ops.pointwise import ROWS
 from cudnn_aot.compiler.reference import execute as reference
@@ -138,3 +144,12 @@ def assert_right(
     for tensor in g.outputs():
         error = TOLERANCE.error(got[tensor.uid], want[tensor.uid])
         assert error <= 1, f"{g.name}: {tensor.name} is off by {error:.3g} tolerances"
+
+
+def main(folder: str) -> None:
+    for g in graphs():
+        (Path(folder) / f"{g.name}.json").write_text(graph_json.dumps(g), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
