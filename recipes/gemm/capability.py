@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cudnn_aot.compiler.planning.capability import Capability
-from cudnn_aot.recipes.gemm.facts import VALUE, GemmFacts
+from cudnn_aot.recipes.gemm.facts import CAST, VALUE, GemmFacts
 from cudnn_aot.recipes.gemm.lowering import INT32_MAX, bounds, unmergeable_batch
+from cudnn_aot.recipes.pointwise import UNTRACED
 
 EPILOGUE_DTYPES = ("BFLOAT16", "HALF", "FLOAT")
-EPILOGUE_OPS = (
-    "add", "bias", "cast", "gelu", "gelu_approx_tanh", "identity", "mul", "relu", "scale",
-    "sigmoid", "swish", "tanh",
-)  # fmt: skip
+# Of a tensor between two ops. Truth values have no representation of their own at a call.
+VIRTUAL_DTYPES = (*EPILOGUE_DTYPES, "BOOLEAN")
 # Each optional output doubles the kernels of a plan.
 MAX_OPTIONAL_OUTPUTS = 2
 # Kernel arguments beyond these would not fit the parameter space that the kernels assume.
@@ -22,7 +21,7 @@ MAX_EPILOGUE_NODES = 64
 
 
 FEATURES = (
-    "pointwise chain",
+    f"chain of any pointwise op but {', '.join(UNTRACED)}",
     "several outputs",
     f"{MAX_OPTIONAL_OUTPUTS} optional outputs",
     "batch, broadcast or strided",
@@ -50,8 +49,10 @@ def _common_why_not(facts: GemmFacts) -> str | None:
     if facts.compute_dtypes != ("FLOAT",):
         return f"compute data type {'/'.join(facts.compute_dtypes)} is not FLOAT"
     for node in facts.epilogue.nodes:
-        if node.op not in EPILOGUE_OPS:
-            return f"op {node.op} is not in {'/'.join(EPILOGUE_OPS)}"
+        if node.op in UNTRACED:
+            return f"op {node.op} is not traced into a kernel: {UNTRACED[node.op]}"
+        if node.op == CAST and (dtype := dict(node.attrs)["dtype"]) not in VIRTUAL_DTYPES:
+            return f"a tensor between ops is {dtype}, want one of {'/'.join(VIRTUAL_DTYPES)}"
     tensors = [*facts.epilogue.inputs, *facts.epilogue.outputs]
     for operand, kind in tensors:
         if operand.dtype not in EPILOGUE_DTYPES:

@@ -21,9 +21,13 @@ from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.graph.node import Node
 from cudnn_aot.compiler.graph.tensor import Tensor
 from cudnn_aot.compiler.planning.engine import Refusal
+from cudnn_aot.recipes.pointwise import TRUTH
 
 # Broadcast kinds of an epilogue input against the (m, n) result.
 FULL, ROW, COL, SCALAR, VALUE = "full", "row", "col", "scalar", "value"
+
+# The op that rounds a value to the type of the tensor that it is read through.
+CAST = "cast"
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +141,7 @@ class GemmFacts:
         """What kernels are shared by, in words: types, majors, and the shape of the epilogue."""
         majors = "".join(self.majors() or ("?", "?"))
         inputs = ",".join(f"{operand.dtype}:{kind}" for operand, kind in self.epilogue.inputs)
-        chain = " ".join(node.op for node in self.epilogue.nodes if node.op != "cast")
+        chain = " ".join(node.op for node in self.epilogue.nodes if node.op != CAST)
         outputs = ",".join(operand.dtype for operand, _ in self.epilogue.outputs)
         return f"{self.a.dtype}x{self.b.dtype} {majors} [{inputs}] {chain} -> {outputs}"
 
@@ -200,13 +204,19 @@ def analyze(graph: Graph) -> GemmFacts | Refusal:
         n=result.dim[-1],
         k=a.dim[-1],
         epilogue=epilogue,
-        compute_dtypes=tuple(sorted({_dtype(node.compute_data_type) for node in graph.nodes})),
+        compute_dtypes=tuple(sorted({_compute_dtype(node) for node in graph.nodes})),
         symbols=dict(graph.symbols),
     )
 
 
 def _dtype(data_type: Any) -> str:
     return str(data_type.name)
+
+
+def _compute_dtype(node: Node) -> str:
+    """Type of the node's arithmetic; truth values are the same in BOOLEAN and in FLOAT."""
+    dtype = _dtype(node.compute_data_type)
+    return "FLOAT" if dtype == "BOOLEAN" and node.op in TRUTH else dtype
 
 
 def _operand(tensor: Tensor) -> Operand:
@@ -245,14 +255,15 @@ def _epilogue(graph: Graph, matmul: Node, result: Tensor) -> Epilogue | Refusal:
         int, int
     ] = {}  # id(tensor) -> value id, after the rounding of the tensor's own dtype
 
-    def define(tensor: Tensor, value: int) -> None:
+    def define(tensor: Tensor, value: int, op: str) -> None:
         """A value read through a tensor is rounded to the tensor's dtype."""
-        if _dtype(tensor.data_type) != "FLOAT":
-            nodes.append(EpilogueNode("cast", (value,), (("dtype", _dtype(tensor.data_type)),)))
+        dtype = _dtype(tensor.data_type)
+        if dtype != "FLOAT" and not (dtype == "BOOLEAN" and op in TRUTH):
+            nodes.append(EpilogueNode(CAST, (value,), (("dtype", dtype),)))
             value = len(inputs) + len(nodes)
         values[id(tensor)] = value
 
-    define(result, 0)
+    define(result, 0, matmul.op)
     for node in order:
         args = tuple(
             values[id(tensor)] if id(tensor) in producer else input_index[tensor.uid]
@@ -261,7 +272,7 @@ def _epilogue(graph: Graph, matmul: Node, result: Tensor) -> Epilogue | Refusal:
         attrs = tuple(sorted((k, v) for k, v in node.attrs.items() if v is not None))
         nodes.append(EpilogueNode(node.op, args, attrs))
         (out,) = node.outputs.values()
-        define(out, len(inputs) + len(nodes))
+        define(out, len(inputs) + len(nodes), node.op)
 
     for tensor in outputs:
         if tuple(tensor.dim) != tuple(result.dim):

@@ -8,14 +8,17 @@ An epilogue is plain data (it is part of a kernel's key)::
 
 Value 0 is the fp32 accumulator, values ``1..len(inputs)`` are the inputs widened to fp32, and each
 node adds one more. Everything is computed in fp32; ``cast`` rounds to a narrower dtype and back,
-which is what a port of that dtype does.
+which is what a port of that dtype does. A truth value is 1 or 0, and any number but 0 is true, NaN
+included: so is what a ``cast`` to BOOLEAN makes 1.
 
 The functions run while a kernel is traced. Their values are fp32 scalars or register vectors
 (``TensorSSA``); what the DSL spells differently on the device and on the host CPU goes through a
 *machine* (``DEVICE``, ``HOST``).
 
-NaN propagates through every op: a comparison with NaN is false, so a clamp selects the bound where
-``x < bound`` and ``x`` elsewhere.
+NaN propagates through every op that computes: a comparison with NaN is false, so a clamp selects
+the bound where ``x < bound`` and ``x`` elsewhere. What an op gives is stated by its float64
+reference in ``compiler/reference/pointwise.py``; a formula differs from that one only where fp32
+would cancel, overflow or take more instructions.
 """
 
 from __future__ import annotations
@@ -52,8 +55,30 @@ _ERFC = (
 )
 
 
+# erf(x) / x as a polynomial in x^2, by its Taylor series; relative error below 1e-11 for |x| < 0.5.
+_ERF = tuple(
+    2.0 / math.sqrt(math.pi) * (-1) ** n / (math.factorial(n) * (2 * n + 1)) for n in range(9)
+)
+
+
 def _is_vector(value: Any) -> bool:
     return hasattr(value, "reduce")
+
+
+def _each(function: Callable[..., Any], *values: Any) -> Any:
+    """A function of scalars on every element of vectors; the DSL has no vector form of the GPU's
+    approximate instructions.
+    """
+    if not _is_vector(values[0]):
+        return function(*values)
+    fragments = []
+    for value in values:
+        fragments.append(cute.make_rmem_tensor(value.shape, Float32))
+        fragments[-1].store(value)
+    result = fragments[0]
+    for i in range(cute.size(values[0].shape)):
+        result[i] = function(*(fragment[i] for fragment in fragments))
+    return result.load()
 
 
 # erfc(x) exp(x^2) / 2 is t times this polynomial in t = 1 / (1 + _TAIL_SCALE x), x >= 0, to 1.6e-7.
@@ -70,38 +95,99 @@ _TAIL = (
 )
 
 
-class Device:
+class Machine:
+    """What both machines spell alike. The DSL lowers these to libdevice on the GPU and to libm on
+    the host, a few ulps off at most on the whole range.
+    """
+
+    def exp(self, x: Any) -> Any:
+        return cute.math.exp(x)
+
+    def log(self, x: Any) -> Any:
+        return cute.math.log(x)
+
+    def tanh(self, x: Any) -> Any:
+        return cute.math.tanh(x)
+
+    def sin(self, x: Any) -> Any:
+        return cute.math.sin(x)
+
+    def cos(self, x: Any) -> Any:
+        return cute.math.cos(x)
+
+    def tan(self, x: Any) -> Any:
+        return cute.math.tan(x)
+
+    def pow(self, a: Any, b: Any) -> Any:
+        return cute.math.pow(a, b)
+
+    def remainder(self, a: Any, b: Any) -> Any:
+        """C's ``fmod``: exact, with the sign of ``a``."""
+        return cute.math.rem(a, b)
+
+    def maximum(self, a: Any, b: Any) -> Any:
+        """NaN if either is."""
+        return cute.math.max(a, b, propagate_nan=True)
+
+    def minimum(self, a: Any, b: Any) -> Any:
+        """NaN if either is."""
+        return cute.math.min(a, b, propagate_nan=True)
+
+    def abs(self, x: Any) -> Any:
+        return cute.math.absf(x)
+
+    def ceil(self, x: Any) -> Any:
+        return cute.math.ceil(x)
+
+    def floor(self, x: Any) -> Any:
+        return cute.math.floor(x)
+
+
+class Device(Machine):
     """Spelling of the GPU: scalars and register vectors.
 
-    Short sequences without branches: a kernel's epilogue is unrolled over every accumulator of a
-    thread, so each instruction here costs instruction cache as much as issue slots.
+    Short sequences without branches where they are as exact: a kernel's epilogue is unrolled over
+    every accumulator of a thread, so each instruction here costs instruction cache as much as issue
+    slots.
     """
 
     def select(self, condition: Any, a: Any, b: Any) -> Any:
         """``a`` where the condition holds, else ``b``; either may be a number."""
         if _is_vector(condition):
-            like = a if _is_vector(a) else b
-            a = a if _is_vector(a) else cute.full_like(like, a)
-            b = b if _is_vector(b) else cute.full_like(like, b)
+            a = a if _is_vector(a) else cute.full(condition.shape, a, Float32)
+            b = b if _is_vector(b) else cute.full(condition.shape, b, Float32)
             return cute.where(condition, a, b)
         return Float32(cutlass.select_(condition, Float32(a), Float32(b)))
 
-    def exp(self, x: Any) -> Any:
+    def alike(self, values: Sequence[Any]) -> list[Any]:
+        """The values, all of them vectors if one is."""
+        vectors = [value for value in values if _is_vector(value)]
+        if len(vectors) in (0, len(values)):
+            return list(values)
+        return [v if _is_vector(v) else cute.full_like(vectors[0], v) for v in values]
+
+    def fast_exp(self, x: Any) -> Any:
         """Relative error about 1e-7 times ``1 + |x|``."""
         return cute.math.exp2(x * math.log2(math.e), fastmath=True)
 
-    def tanh(self, x: Any) -> Any:
-        return cute.math.tanh(x)
-
     def reciprocal(self, x: Any) -> Any:
-        """``1 / x`` to one ulp; 0 for infinity."""
-        if not _is_vector(x):
-            return cute.arch.rcp_approx(x)
-        result = cute.make_rmem_tensor(x.shape, Float32)
-        result.store(x)
-        for i in range(cute.size(x.shape)):
-            result[i] = cute.arch.rcp_approx(result[i])
-        return result.load()
+        """``1 / x`` to one ulp where neither is subnormal; 0 for infinity."""
+        return _each(cute.arch.rcp_approx, x)
+
+    def divide(self, a: Any, b: Any) -> Any:
+        """``a / b`` to two ulps on the full range, without the branches of an exact quotient."""
+        return _each(lambda a, b: cute.math.div(a, b, full=True), *self.alike((a, b)))
+
+    def sqrt(self, x: Any) -> Any:
+        """To one ulp."""
+        return _each(lambda x: cute.math.sqrt(x, approx=True), x)
+
+    def rsqrt(self, x: Any) -> Any:
+        """To two ulps."""
+        return _each(lambda x: cute.math.rsqrt(x, approx=True), x)
+
+    def erf(self, x: Any) -> Any:
+        return cute.math.erf(x)
 
     def half_erfc(self, x: Any) -> Any:
         """``erfc(x) / 2``, the Gaussian tail: relative error 1e-6, where ``1 + erf`` cancels."""
@@ -117,7 +203,7 @@ class Device:
         return x.to(DTYPES[dtype]).to(Float32)
 
 
-class Host:
+class Host(Machine):
     """Spelling of the CPU: scalars; nothing but operators, libm and integer bitcasts (no
     ``__truncsfbf2``, no ``math.erf``).
     """
@@ -125,14 +211,32 @@ class Host:
     def select(self, condition: Any, a: Any, b: Any) -> Any:
         return Float32(cutlass.select_(condition, Float32(a), Float32(b)))
 
-    def exp(self, x: Any) -> Any:
-        return cute.math.exp(x)
+    def alike(self, values: Sequence[Any]) -> list[Any]:
+        return list(values)
 
-    def tanh(self, x: Any) -> Any:
-        return cute.math.tanh(x)
+    def fast_exp(self, x: Any) -> Any:
+        return cute.math.exp(x)
 
     def reciprocal(self, x: Any) -> Any:
         return Float32(1.0) / x
+
+    def divide(self, a: Any, b: Any) -> Any:
+        return Float32(a) / Float32(b)
+
+    def sqrt(self, x: Any) -> Any:
+        return cute.math.sqrt(x)
+
+    def rsqrt(self, x: Any) -> Any:
+        return Float32(1.0) / cute.math.sqrt(x)
+
+    def erf(self, x: Any) -> Any:
+        wide = x.to(Float64)
+        square = wide * wide
+        series = Float64(_ERF[-1])
+        for coefficient in reversed(_ERF[:-1]):
+            series = series * square + Float64(coefficient)
+        far = 1.0 - 2.0 * self.half_erfc(x).to(Float64)
+        return Float64(cutlass.select_(square < Float64(0.25), series * wide, far)).to(Float32)
 
     def half_erfc(self, x: Any) -> Any:
         x = x.to(Float64)
@@ -162,33 +266,109 @@ def bfloat16_bits(x: Float32) -> Uint16:
     return Uint32(cutlass.select_(is_nan, (u >> 16) | Uint32(0x40), rounded)).to(Uint16)
 
 
-def _relu(m: Any, x: Any, negative_slope: float, lower_clip: float, upper_clip: float) -> Any:
+def _relu(
+    m: Any,
+    x: Any,
+    negative_slope: float,
+    lower_clip: float,
+    upper_clip: float | None,
+) -> Any:
     below = lower_clip if negative_slope == 0.0 else (x - lower_clip) * negative_slope + lower_clip
     y = m.select(x < lower_clip, below, x)
-    return y if upper_clip == math.inf else m.select(y > upper_clip, upper_clip, y)
+    return y if upper_clip is None else m.select(y > upper_clip, upper_clip, y)
+
+
+def _relu_slope(
+    m: Any,
+    x: Any,
+    negative_slope: float,
+    lower_clip: float,
+    upper_clip: float | None,
+) -> Any:
+    """At a clip itself, that of the side away from the open range."""
+    slope = m.select(x <= lower_clip, negative_slope, 1.0)
+    slope = slope if upper_clip is None else m.select(x >= upper_clip, 0.0, slope)
+    return m.select(x == x, slope, x)
+
+
+def _bump(m: Any, z: Any, value: Any) -> Any:
+    """``value``, which falls as ``exp(-|z|)``, without the product of 0 and infinity far out."""
+    return m.select(m.abs(z) < 128.0, value, 0.0)
 
 
 def _gelu(m: Any, x: Any) -> Any:
     return x * m.half_erfc(x * -math.sqrt(0.5))
 
 
+def _gelu_slope(m: Any, x: Any) -> Any:
+    density = m.fast_exp(x * x * -0.5) * (1.0 / math.sqrt(2.0 * math.pi))
+    return m.half_erfc(x * -math.sqrt(0.5)) + _bump(m, x, x * density)
+
+
+# gelu_approx_tanh is x (1 + tanh(u)) / 2, which is x sigmoid(2 u), with u = _TANH (x + _CUBIC x^3).
+_TANH, _CUBIC = math.sqrt(2.0 / math.pi), 0.044715
+
+
 def _gelu_approx_tanh(m: Any, x: Any) -> Any:
-    # (1 + tanh(u)) / 2 is sigmoid(2 u).
-    u = (x * x * x * 0.044715 + x) * math.sqrt(2.0 / math.pi)
+    u = (x * x * x * _CUBIC + x) * _TANH
     return x * _sigmoid(m, u * 2.0)
 
 
+def _gelu_approx_tanh_slope(m: Any, x: Any) -> Any:
+    z = (x * x * x * _CUBIC + x) * (2.0 * _TANH)
+    z_slope = (x * x * (3.0 * _CUBIC) + 1.0) * (2.0 * _TANH)
+    return _sigmoid(m, z) + _bump(m, z, x * _sigmoid_slope(m, z) * z_slope)
+
+
 def _sigmoid(m: Any, x: Any) -> Any:
-    return m.reciprocal(m.exp(-x) + 1.0)
+    return m.reciprocal(m.fast_exp(-x) + 1.0)
+
+
+def _sigmoid_slope(m: Any, x: Any) -> Any:
+    # sigmoid(x) sigmoid(-x), which 1 - sigmoid(x) would cancel in.
+    decay = m.fast_exp(-m.abs(x))
+    half = m.reciprocal(decay + 1.0)
+    return decay * half * half
 
 
 def _swish(m: Any, x: Any, swish_beta: float) -> Any:
     return x * _sigmoid(m, x * swish_beta)
 
 
+def _swish_slope(m: Any, x: Any, swish_beta: float) -> Any:
+    if swish_beta == 0.0:
+        return m.select(x == x, 0.5, x)
+    z = x * swish_beta
+    return _sigmoid(m, z) + _bump(m, z, z * _sigmoid_slope(m, z))
+
+
+def _elu(m: Any, x: Any) -> Any:
+    # exp(x) - 1 is tanh(x / 2) (exp(x) + 1), which keeps the digits of a small x.
+    return m.select(x > 0.0, x, m.tanh(x * 0.5) * (m.exp(x) + 1.0))
+
+
+def _elu_slope(m: Any, x: Any) -> Any:
+    return m.select(x > 0.0, 1.0, m.exp(x))
+
+
+def _softplus(m: Any, x: Any) -> Any:
+    # log(1 + e), with the part of e that 1 + e rounds away.
+    e = m.exp(-m.abs(x))
+    total = e + 1.0
+    tail = m.log(total) + (e - (total - 1.0)) * m.reciprocal(total)
+    return m.select(x > 0.0, x, 0.0) + tail
+
+
+def _truth(m: Any, condition: Any) -> Any:
+    return m.select(condition, 1.0, 0.0)
+
+
 def _cast(m: Any, x: Any, dtype: str) -> Any:
+    if dtype == "BOOLEAN":
+        return _truth(m, x != 0.0)
     if dtype not in DTYPES:
-        raise ValueError(f"cast: got dtype {dtype!r}, want one of {', '.join(DTYPES)}")
+        wanted = ", ".join((*DTYPES, "BOOLEAN"))
+        raise ValueError(f"cast: got dtype {dtype!r}, want one of {wanted}")
     return x if dtype == "FLOAT" else m.round_to(x, dtype)
 
 
@@ -207,20 +387,82 @@ class PointwiseOp:
 
 REQUIRED = object()
 
+_RELU = {"negative_slope": 0.0, "lower_clip": 0.0, "upper_clip": None}
+_LEAKY = {"negative_slope": REQUIRED}
+_SWISH = {"swish_beta": 1.0}
+
+
+def _leaky(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of relu's attributes without its clips."""
+    return lambda m, x, negative_slope: function(m, x, negative_slope, 0.0, None)
+
+
+def _backward(
+    slope: Callable[..., Any], attributes: Mapping[str, Any] | None = None
+) -> PointwiseOp:
+    """``loss`` times the slope of the forward op at its input."""
+    return PointwiseOp(2, lambda m, loss, x, **own: loss * slope(m, x, **own), attributes or {})
+
+
 OPS: dict[str, PointwiseOp] = {
     "identity": PointwiseOp(1, lambda m, x: x),
-    "bias": PointwiseOp(2, lambda m, x, b: x + b),
+    "abs": PointwiseOp(1, lambda m, x: m.abs(x)),
+    "neg": PointwiseOp(1, lambda m, x: -x),
+    "ceil": PointwiseOp(1, lambda m, x: m.ceil(x)),
+    "floor": PointwiseOp(1, lambda m, x: m.floor(x)),
+    "reciprocal": PointwiseOp(1, lambda m, x: m.divide(1.0, x)),
+    "sqrt": PointwiseOp(1, lambda m, x: m.sqrt(x)),
+    "rsqrt": PointwiseOp(1, lambda m, x: m.rsqrt(x)),
+    "exp": PointwiseOp(1, lambda m, x: m.exp(x)),
+    "log": PointwiseOp(1, lambda m, x: m.log(x)),
+    "sin": PointwiseOp(1, lambda m, x: m.sin(x)),
+    "cos": PointwiseOp(1, lambda m, x: m.cos(x)),
+    "tan": PointwiseOp(1, lambda m, x: m.tan(x)),
+    "erf": PointwiseOp(1, lambda m, x: m.erf(x)),
+    # Arithmetic on two values.
     "add": PointwiseOp(2, lambda m, a, b: a + b),
+    "bias": PointwiseOp(2, lambda m, x, b: x + b),
+    "sub": PointwiseOp(2, lambda m, a, b: a - b),
     "mul": PointwiseOp(2, lambda m, a, b: a * b),
     "scale": PointwiseOp(2, lambda m, x, s: x * s),
-    "relu": PointwiseOp(
-        1, _relu, {"negative_slope": 0.0, "lower_clip": 0.0, "upper_clip": math.inf}
-    ),
+    "add_square": PointwiseOp(2, lambda m, a, b: a + b * b),
+    "div": PointwiseOp(2, lambda m, a, b: m.divide(a, b)),
+    "mod": PointwiseOp(2, lambda m, a, b: m.remainder(a, b)),
+    "pow": PointwiseOp(2, lambda m, a, b: m.pow(a, b)),
+    "max": PointwiseOp(2, lambda m, a, b: m.maximum(a, b)),
+    "min": PointwiseOp(2, lambda m, a, b: m.minimum(a, b)),
+    # Truth values.
+    "cmp_eq": PointwiseOp(2, lambda m, a, b: _truth(m, a == b)),
+    "cmp_neq": PointwiseOp(2, lambda m, a, b: _truth(m, a != b)),
+    "cmp_lt": PointwiseOp(2, lambda m, a, b: _truth(m, a < b)),
+    "cmp_le": PointwiseOp(2, lambda m, a, b: _truth(m, a <= b)),
+    "cmp_gt": PointwiseOp(2, lambda m, a, b: _truth(m, a > b)),
+    "cmp_ge": PointwiseOp(2, lambda m, a, b: _truth(m, a >= b)),
+    "logical_not": PointwiseOp(1, lambda m, x: _truth(m, x == 0.0)),
+    "logical_and": PointwiseOp(2, lambda m, a, b: m.select(a != 0.0, _truth(m, b != 0.0), 0.0)),
+    "logical_or": PointwiseOp(2, lambda m, a, b: m.select(a != 0.0, 1.0, _truth(m, b != 0.0))),
+    "binary_select": PointwiseOp(3, lambda m, a, b, mask: m.select(mask != 0.0, a, b)),
+    # Activations.
+    "relu": PointwiseOp(1, _relu, _RELU),
+    "leaky_relu": PointwiseOp(1, _leaky(_relu), _LEAKY),
+    "elu": PointwiseOp(1, _elu),
+    "softplus": PointwiseOp(1, _softplus),
+    "sigmoid": PointwiseOp(1, _sigmoid),
+    "swish": PointwiseOp(1, _swish, _SWISH),
+    "tanh": PointwiseOp(1, lambda m, x: m.tanh(x)),
     "gelu": PointwiseOp(1, _gelu),
     "gelu_approx_tanh": PointwiseOp(1, _gelu_approx_tanh),
-    "swish": PointwiseOp(1, _swish, {"swish_beta": 1.0}),
-    "sigmoid": PointwiseOp(1, _sigmoid),
-    "tanh": PointwiseOp(1, lambda m, x: m.tanh(x)),
+    # Their gradients.
+    "relu_backward": _backward(_relu_slope, _RELU),
+    "leaky_relu_backward": _backward(_leaky(_relu_slope), _LEAKY),
+    "elu_backward": _backward(_elu_slope),
+    "softplus_backward": _backward(_sigmoid),
+    "sigmoid_backward": _backward(_sigmoid_slope),
+    "swish_backward": _backward(_swish_slope, _SWISH),
+    "tanh_backward": _backward(lambda m, x: _sigmoid_slope(m, x * 2.0) * 4.0),
+    "gelu_backward": _backward(_gelu_slope),
+    "gelu_approx_tanh_backward": _backward(_gelu_approx_tanh_slope),
+    # What a tensor of a narrower type between two ops does.
     "cast": PointwiseOp(1, _cast, {"dtype": REQUIRED}),
 }
 
@@ -243,7 +485,7 @@ def apply_op(machine: Any, name: str, values: Sequence[Any], attributes: Mapping
     for key, value in settings.items():
         if value is REQUIRED:
             raise ValueError(f"{name}: attribute {key!r} is missing")
-    return op.function(machine, *values, **settings)
+    return op.function(machine, *machine.alike(values), **settings)
 
 
 def apply(

@@ -12,6 +12,7 @@ from table_model import declared
 import cudnn_aot as cudnn
 from cudnn_aot import _native
 from cudnn_aot.compiler.graph.enums import heur_mode
+from cudnn_aot.compiler.graph.ops import pointwise
 from cudnn_aot.compiler.planning import plan as planning
 from cudnn_aot.compiler.planning.engine import Refusal
 from cudnn_aot.compiler.planning.plan import plan_graph, plan_key
@@ -27,9 +28,11 @@ from cudnn_aot.recipes.gemm.heuristics import (
     modelled_cycles,
     rank_sm90,
 )
+from cudnn_aot.recipes.pointwise import UNTRACED
 
 H200, CPU = load_target("h200"), load_target("cpu")
 BF16, FLOAT = cudnn.data_type.BFLOAT16, cudnn.data_type.FLOAT
+BOOLEAN = cudnn.data_type.BOOLEAN
 
 
 def facts_of(graph):
@@ -473,4 +476,63 @@ def test_a_long_chain_is_declined_before_it_is_compiled():
         y = g.relu(y)
     y.set_output(True)
     with pytest.raises(cudnnGraphNotSupportedError, match="71 pointwise steps .* at most 64"):
+        plan_graph(g, CPU)
+
+
+def with_op(name, dtype=FLOAT, compute=None):
+    """An op between the matmul and an add; ``dtype`` is of the tensor between the two."""
+    g = gemm_graphs.graph("g")
+    y = g.matmul(gemm_graphs.operand(g, "A", 64, 64), gemm_graphs.operand(g, "B", 64, 64))
+    (row,) = [row for row in pointwise.ROWS if row.name == name]
+    others = [gemm_graphs.operand(g, f"x{i}", 64, 64) for i in range(1, len(row.ports))]
+    required = {"axis": 1} if name == "gen_index" else {a.name: 0.5 for a in row.attrs}
+    between = getattr(g, name)(y, *others, **required, compute_data_type=compute)
+    between.set_data_type(dtype)
+    g.add(between, gemm_graphs.operand(g, "r", 64, 64)).set_output(True).set_data_type(BF16)
+    return g
+
+
+@pytest.mark.parametrize("target", [H200, CPU], ids=["h200", "cpu"])
+def test_every_pointwise_op_is_taken_or_declined_with_its_reason(target):
+    for row in pointwise.ROWS:
+        if row.name not in UNTRACED:
+            assert plan_graph(with_op(row.name), target).kernels, row.name
+            continue
+        with pytest.raises(cudnnGraphNotSupportedError) as caught:
+            plan_graph(with_op(row.name), target)
+        assert f"op {row.name} is not traced into a kernel: " in str(caught.value)
+        assert UNTRACED[row.name] in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype", "casts"),
+    [
+        ("sub", FLOAT, []),
+        ("sub", BOOLEAN, ["BOOLEAN"]),
+        ("cmp_lt", BOOLEAN, []),  # gives 1 or 0
+        ("logical_not", BOOLEAN, []),
+        ("binary_select", BOOLEAN, ["BOOLEAN"]),
+        ("cmp_lt", BF16, ["BFLOAT16"]),
+    ],
+)
+def test_a_tensor_between_ops_is_a_cast_where_its_type_may_change_a_value(op, dtype, casts):
+    nodes = facts_of(with_op(op, dtype)).epilogue.nodes
+    got = [dict(node.attrs)["dtype"] for node in nodes if node.op == "cast"]
+    assert got == [*casts, "BFLOAT16"]  # the last is that of the output, if it were read
+
+
+def test_truth_values_may_be_computed_in_boolean_and_nothing_else_may():
+    assert facts_of(with_op("cmp_lt", BOOLEAN, compute=BOOLEAN)).compute_dtypes == ("FLOAT",)
+    with pytest.raises(cudnnGraphNotSupportedError, match="compute data type BOOLEAN/FLOAT is not"):
+        plan_graph(with_op("binary_select", compute=BOOLEAN), CPU)
+
+
+def test_types_that_no_kernel_holds_are_declined():
+    with pytest.raises(cudnnGraphNotSupportedError, match="between ops is INT32, want one of BFLO"):
+        plan_graph(with_op("floor", cudnn.data_type.INT32), CPU)
+    g = gemm_graphs.graph("g")
+    y = g.matmul(gemm_graphs.operand(g, "A", 64, 64), gemm_graphs.operand(g, "B", 64, 64))
+    mask = g.cmp_lt(y, gemm_graphs.operand(g, "x", 64, 64))
+    mask.set_output(True).set_data_type(BOOLEAN).set_name("mask")
+    with pytest.raises(cudnnGraphNotSupportedError, match="'mask' is BOOLEAN, want one of BFLOAT1"):
         plan_graph(g, CPU)

@@ -11,10 +11,13 @@ import re
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
+import pointwise_graphs
 import pytest
 
 from cudnn_aot.recipes.gemm.kernels import operands, sm90
 from cudnn_aot.recipes.gemm.kernels.raster import Raster
+from cudnn_aot.recipes.pointwise import TRACED
+from cudnn_aot.recipes.trace import pointwise
 
 BARE = {"inputs": [], "nodes": [], "outputs": [{"value": 0, "dtype": "BFLOAT16"}]}
 # Every operand kind, three output dtypes, a chain with transcendental ops.
@@ -43,6 +46,22 @@ CHAIN = {
         {"value": 6, "dtype": "HALF"},
     ],
 }
+
+
+def every_op() -> dict:
+    """The sum of every op applied to the accumulators, a device scalar and a row, and applied to
+    scalars alone: what the DSL spells differently for vectors and for scalars.
+    """
+    inputs = [{"dtype": "FLOAT", "kind": kind} for kind in ("scalar", "row", "value")]
+    nodes: list = []
+    total = 0  # the accumulators
+    for vector, scalar, other in ((0, 1, 2), (1, 3, 3)):
+        for name in sorted(TRACED):
+            arguments = [vector, scalar, other][: pointwise.OPS[name].arity]
+            nodes.append([name, arguments, pointwise_graphs.ATTRIBUTES.get(name, {})])
+            nodes.append(["add", [total, len(inputs) + len(nodes)], {}])
+            total = len(inputs) + len(nodes)
+    return {"inputs": inputs, "nodes": nodes, "outputs": [{"value": total, "dtype": "FLOAT"}]}
 
 
 def params(tile, cluster=(1, 1), split_k=False, store="tma", majors="kk", ab="BFLOAT16", e=BARE):
@@ -79,6 +98,7 @@ def menu() -> dict[str, dict]:
 SIMT = {
     "simt": {"ab_dtype": "FLOAT", "epilogue": BARE},
     "simt_chain": {"ab_dtype": "BFLOAT16", "epilogue": CHAIN},
+    "simt_every_op": {"ab_dtype": "FLOAT", "epilogue": every_op()},
 }
 SKINNY = {
     name: {"ab_dtype": "BFLOAT16", "row_tiles": r, "column_tiles": c, "k_warps": k, "unroll": u,

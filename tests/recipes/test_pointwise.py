@@ -5,25 +5,46 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pointwise_graphs
 import pytest
 
+from cudnn_aot.compiler.graph.ops.pointwise import ROWS
+from cudnn_aot.compiler.reference.call import Call
+from cudnn_aot.compiler.reference.ops import compute
+from cudnn_aot.recipes.pointwise import TRACED, TRUTH, UNTRACED
 from cudnn_aot.recipes.trace import pointwise
+
+GRAPH_ROWS = {row.name: row for row in ROWS}
 
 
 class Numpy:
     """The machine interface of pointwise.py on float32 arrays."""
 
+    alike = staticmethod(list)
+    exp = fast_exp = staticmethod(np.exp)
+    log, sqrt, tanh = staticmethod(np.log), staticmethod(np.sqrt), staticmethod(np.tanh)
+    sin, cos, tan = staticmethod(np.sin), staticmethod(np.cos), staticmethod(np.tan)
+    abs, ceil, floor = staticmethod(np.abs), staticmethod(np.ceil), staticmethod(np.floor)
+    maximum, minimum = staticmethod(np.maximum), staticmethod(np.minimum)
+    pow, remainder = staticmethod(np.power), staticmethod(np.fmod)
+
     def select(self, condition, a, b):
         return np.where(condition, a, b).astype(np.float32)
-
-    exp = staticmethod(np.exp)
-    tanh = staticmethod(np.tanh)
 
     def reciprocal(self, x):
         return 1 / x
 
+    def divide(self, a, b):
+        return a / b
+
+    def rsqrt(self, x):
+        return 1 / np.sqrt(x)
+
     def half_erfc(self, x):
         return np.array([0.5 * math.erfc(v) for v in x], np.float32)
+
+    def erf(self, x):
+        return np.array([math.erf(v) for v in x], np.float32)
 
     def round_to(self, x, dtype):
         assert dtype == "HALF"
@@ -33,48 +54,59 @@ class Numpy:
 X = np.array([-30, -3, -1.5, -0.0, 0.0, 0.25, 2, 8, 30, np.inf, -np.inf, np.nan], np.float32)
 
 
-def gelu(x):
-    return np.array([0.5 * v * math.erfc(-v / math.sqrt(2)) for v in x.astype(np.float64)])
+def test_there_is_a_row_for_each_op_of_the_graph_with_its_operands_and_attributes():
+    assert set(pointwise.OPS) == TRACED | {"cast"}
+    assert not set(pointwise.OPS) & set(UNTRACED)
+    for name in TRACED:
+        traced, declared = pointwise.OPS[name], GRAPH_ROWS[name]
+        assert traced.arity == len(declared.ports), name
+        assert dict(traced.attributes) == {
+            attr.name: pointwise.REQUIRED if attr.required else attr.default
+            for attr in declared.attrs
+        }, name
 
 
-def gelu_tanh(x):
-    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+def operands() -> dict[str, np.ndarray]:
+    """Pairs of special values, and what stands on the ports for gradients and masks."""
+    special = pointwise_graphs.SPECIAL
+    x, y = (axis.reshape(-1) for axis in np.meshgrid(special, special))
+    return {"x": x, "y": y, "z": np.resize(pointwise_graphs.FINITE, x.shape)}
 
 
-REFERENCES = {
-    "identity": lambda x: x,
-    "relu": lambda x: np.where(np.isnan(x), x, np.maximum(x, 0)),
-    "gelu": gelu,
-    "gelu_approx_tanh": gelu_tanh,
-    "swish": lambda x: x / (1 + np.exp(-x)),
-    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
-    "tanh": np.tanh,
-}
+def reference(name, values, attributes):
+    row = GRAPH_ROWS[name]
+    inputs = {port.name: value for port, value in zip(row.ports, values, strict=True)}
+    return compute(Call(name, inputs, attributes))["OUT_0"]
 
 
-@pytest.mark.parametrize("name", REFERENCES)
+WITH_DEFAULTS = [
+    (name, {}) for name in sorted(TRACED) if not any(a.required for a in GRAPH_ROWS[name].attrs)
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "attributes"), [*WITH_DEFAULTS, *pointwise_graphs.ATTRIBUTES.items()]
+)
 @np.errstate(all="ignore")
-def test_unary_ops(name):
-    got = pointwise.apply_op(Numpy(), name, [X], {})
-    want = REFERENCES[name](X.astype(np.float64))
-    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
-    assert np.isnan(got[-1])  # NaN in, NaN out
-
-
-@pytest.mark.parametrize("name", ["bias", "add", "mul", "scale"])
-def test_binary_ops(name):
-    got = pointwise.apply_op(Numpy(), name, [X[:9], X[:9] + 1], {})
-    want = X[:9] * (X[:9] + 1) if name in ("mul", "scale") else X[:9] + (X[:9] + 1)
-    np.testing.assert_array_equal(got, want)
+def test_values(name, attributes):
+    tensors = operands()
+    values = [tensors[letter] for letter in pointwise_graphs.operands_of(name)]
+    got = pointwise.apply_op(Numpy(), name, values, attributes)
+    want = reference(name, values, attributes)
+    assert got.dtype == np.float32
+    assert pointwise_graphs.TOLERANCE.error(got, want.astype(np.float32)) <= 1
+    if name in TRUTH:
+        assert set(np.unique(got)) == {0.0, 1.0}
 
 
 @np.errstate(all="ignore")
-def test_relu_attributes():
-    clipped = {"negative_slope": 0.5, "lower_clip": -1.0, "upper_clip": 4.0}
-    got = pointwise.apply_op(Numpy(), "relu", [X], clipped)
-    x = X.astype(np.float64)
-    want = np.where(x < -1, -1 + 0.5 * (x + 1), np.where(x > 4, 4, x))
-    np.testing.assert_allclose(got, want)
+def test_a_beta_of_zero_makes_swish_a_half():
+    loss, x = np.ones_like(X), X
+    got = pointwise.apply_op(Numpy(), "swish_backward", [loss, x], {"swish_beta": 0.0})
+    np.testing.assert_array_equal(got, [*[0.5] * (len(X) - 1), np.nan])
+
+
+def test_unset_attributes_are_their_defaults():
     unset = {"negative_slope": None, "lower_clip": None, "upper_clip": None}
     np.testing.assert_array_equal(
         pointwise.apply_op(Numpy(), "relu", [X], unset),
@@ -82,10 +114,9 @@ def test_relu_attributes():
     )
 
 
-@np.errstate(all="ignore")
-def test_swish_beta():
-    got = pointwise.apply_op(Numpy(), "swish", [X[:9]], {"swish_beta": 2.0})
-    np.testing.assert_allclose(got, X[:9] / (1 + np.exp(-2.0 * X[:9])), rtol=1e-5)
+def test_a_cast_to_boolean_asks_whether_a_value_is_not_zero():
+    got = pointwise.apply_op(Numpy(), "cast", [X], {"dtype": "BOOLEAN"})
+    np.testing.assert_array_equal(got, [1, 1, 1, 0, 0, 1, 1, 1, 1, 1, 1, 1])
 
 
 def test_apply_walks_the_dag():
@@ -106,12 +137,17 @@ def test_apply_walks_the_dag():
 @pytest.mark.parametrize(
     ("name", "values", "attributes", "message"),
     [
-        ("frobnicate", 1, {}, "pointwise op: got 'frobnicate', want one of identity, bias"),
+        ("frobnicate", 1, {}, "pointwise op: got 'frobnicate', want one of identity, abs"),
         ("add", 1, {}, "add: got 1 values, want 2"),
         ("tanh", 1, {"beta": 1.0}, "tanh: got attribute 'beta', want none"),
         ("swish", 1, {"beta": 1.0}, "swish: got attribute 'beta', want swish_beta"),
         ("cast", 1, {}, "cast: attribute 'dtype' is missing"),
-        ("cast", 1, {"dtype": "INT7"}, "cast: got dtype 'INT7', want one of FLOAT, HALF, BFLOAT16"),
+        (
+            "cast",
+            1,
+            {"dtype": "INT7"},
+            "cast: got dtype 'INT7', want one of FLOAT, HALF, BFLOAT16, BOOLEAN",
+        ),
     ],
 )
 def test_refusals(name, values, attributes, message):

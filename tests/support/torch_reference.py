@@ -1,5 +1,5 @@
 """A graph's results from torch in fp32 on the GPU: an oracle that shares nothing with the
-kernels.
+kernels. Graphs with an op that has no row here are judged by the product's float64 reference.
 """
 
 from __future__ import annotations
@@ -7,10 +7,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import torch
 
 from cudnn_aot.compiler.graph.extents import evaluate
 from cudnn_aot.compiler.graph.graph import Graph
+from cudnn_aot.compiler.reference import execute as float64_reference
 
 TORCH_DTYPE = {"BFLOAT16": torch.bfloat16, "HALF": torch.float16, "FLOAT": torch.float32}
 
@@ -80,6 +82,8 @@ def execute(plan: Any, bound: dict[int, Any], symbols: dict[str, int]) -> None:
 
 def reference(graph: Graph, bound: dict[int, Any]) -> dict[int, torch.Tensor]:
     """fp32 results of every output, each tensor rounded to its own dtype where it is read."""
+    if any(node.op not in POINTWISE and node.op != "matmul" for node in graph.nodes):
+        return _from_float64(graph, bound)
     values: dict[int, torch.Tensor] = {}
     for tensor in graph.inputs():
         value = bound[tensor.uid]
@@ -101,9 +105,20 @@ def reference(graph: Graph, bound: dict[int, Any]) -> dict[int, torch.Tensor]:
     return {tensor.uid: exact[tensor.uid] for tensor in graph.outputs()}
 
 
+def _from_float64(graph: Graph, bound: dict[int, Any]) -> dict[int, torch.Tensor]:
+    values = {}
+    for tensor in graph.inputs():
+        value = bound[tensor.uid]
+        is_tensor = isinstance(value, torch.Tensor)
+        values[tensor.uid] = value.float().cpu().numpy() if is_tensor else np.asarray(value)
+    with np.errstate(all="ignore"):
+        results = float64_reference.execute(graph, values)
+    return {uid: torch.from_numpy(array).float().cuda() for uid, array in results.items()}
+
+
 def assert_close(graph: Graph, bound: dict[int, Any]) -> None:
-    """Every bound output equals the reference within the tolerance of its dtype; NaN never
-    passes.
+    """Every bound output equals the reference within the tolerance of its dtype; NaN passes only
+    where that has NaN.
     """
     torch.backends.cuda.matmul.allow_tf32 = False
     expected = reference(graph, bound)
@@ -114,6 +129,7 @@ def assert_close(graph: Graph, bound: dict[int, Any]) -> None:
         got = bound[tensor.uid].float()
         want = expected[tensor.uid].expand(got.shape)
         worst = ((got - want).abs() - (atol + rtol * want.abs())).nan_to_num(math.inf)
+        worst = worst.masked_fill(got.isnan() & want.isnan(), 0.0)
         assert worst.numel() == 0 or worst.max().item() <= 0, (
             f"{graph.name}: output {tensor.name!r} is off by more than the tolerance at "
             f"{(worst > 0).sum().item()} of {worst.numel()} elements, "

@@ -38,6 +38,11 @@ DOT_ROWS, DOT_COLUMNS, DOT_WIDTH = 4, 2, 8
 AXPY_ROWS, AXPY_WIDTH = 4, 16
 
 
+def _accumulators(rows: int, width: int) -> cute.Tensor:
+    """Accumulators ``(rows, width)``, rows contiguous, so that loops along them become vectors."""
+    return cute.make_rmem_tensor(cute.make_layout((rows, width), stride=(width, 1)), Float32)
+
+
 class HostMatmul:
     """The traced function; what it is specialised on lives in the instance."""
 
@@ -67,6 +72,26 @@ class HostMatmul:
                 cute.recast_tensor(out, Uint16)[m, n, batch] = pointwise.bfloat16_bits(value)
             else:
                 out[m, n, batch] = value.to(out.element_type)
+
+    @cute.jit
+    def emit_block(
+        self,
+        aux,
+        outs,
+        m: Int32,
+        n: Int32,
+        batch: Int32,
+        acc: cute.Tensor,
+        rows: cutlass.Constexpr,
+        columns: Int32,
+    ):
+        """Emit ``rows x columns`` accumulators, the rows of a register tensor ``(rows, width)``.
+
+        In loops: the chain is traced once for a block, not once for an accumulator.
+        """
+        for r in range(rows):
+            for c in range(columns):
+                self.emit(aux, outs, m + r, n + c, batch, acc[r, c])
 
     @cute.jit
     def dot(self, a: cute.Tensor, b: cute.Tensor, aux, outs):
@@ -117,10 +142,12 @@ class HostMatmul:
                     x = cute.make_tensor(a_rows[r] + p, cute.make_layout(1))[0].to(Float32)
                     y = cute.make_tensor(b_rows[c] + p, cute.make_layout(1))[0].to(Float32)
                     sums[r * DOT_COLUMNS + c] = cute.math.fma(x, y, sums[r * DOT_COLUMNS + c])
+        block = _accumulators(rows, DOT_COLUMNS)
         for r in cutlass.range_constexpr(rows):
             for c in cutlass.range_constexpr(DOT_COLUMNS):
-                if j + c < n:
-                    self.emit(aux, outs, i + r, j + c, batch, sums[r * DOT_COLUMNS + c])
+                block[r, c] = sums[r * DOT_COLUMNS + c]
+        columns = cutlass.min(n - j, DOT_COLUMNS)
+        self.emit_block(aux, outs, i, j, batch, block, rows, columns)
 
     def k_row(self, t: cute.Tensor, row: Int32, batch: Int32) -> cute.Pointer:
         """Where a row of a K-contiguous operand starts; a batch of one is read by every batch."""
@@ -169,9 +196,11 @@ class HostMatmul:
             for r in cutlass.range_constexpr(rows):
                 x = cute.full_like(bv, a[i + r, p, batch_a].to(Float32))
                 acc[r].store(cute.math.fma(x, bv, acc[r].load()))
+        block = _accumulators(rows, AXPY_WIDTH)
         for r in cutlass.range_constexpr(rows):
-            for c in range(AXPY_WIDTH):
-                self.emit(aux, outs, i + r, j + c, batch, acc[r][c])
+            for c in cutlass.range_constexpr(AXPY_WIDTH):
+                block[r, c] = acc[r][c]
+        self.emit_block(aux, outs, i, j, batch, block, rows, AXPY_WIDTH)
 
     @cute.jit
     def any(self, a: cute.Tensor, b: cute.Tensor, aux, outs):
