@@ -164,6 +164,7 @@ def tune(
     given = _parse_symbols(symbols)
     path = Path(output)
     known = read_entries(path) if path.exists() else []
+    entries = {place_of(entry): entry for entry in known}
     if names:
         chosen = [(name, target or _owner(reader, name)) for name in names]
     else:
@@ -183,6 +184,9 @@ def tune(
             for values in _values(stored.graph, given, strict=bool(names)):
                 case = tuner.measure(stored, values)
                 cases.append(case)
+                if case.best is not None:  # each at once: who ends this early keeps what there is
+                    entries[place_of(case.entry)] = case.to_entry()
+                    _write(path, list(entries.values()))
                 for line in case.faults:
                     complain(f"error: {line}")
                 if not as_json:
@@ -197,11 +201,6 @@ def tune(
             f"nothing to measure in {reader.where}: no graph has more than one plan: build it with "
             "--all-configs"
         )
-    entries = {place_of(entry): entry for entry in known}
-    for case in cases:
-        if case.best is not None:
-            entries[place_of(case.entry)] = case.to_entry()
-    _write(path, list(entries.values()))
     if as_json:
         print_json({"store": reader.where, "cases": [case.to_json() for case in cases]})
     else:

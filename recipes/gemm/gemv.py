@@ -52,7 +52,6 @@ _values = operator.attrgetter(*(field.name for field in fields(GemvConfig)))
 # In the order of the fields.
 KNOBS = (knob_type.TILE_ROWS, knob_type.TILE_COLS, knob_type.SPLIT_K_SLC, knob_type.STAGES)
 MENU = ((1, 2, MAX_ROWS), (1, 2, 4), (1, 2, 4, 8), (1, 2, 4))
-DEFAULT = GemvConfig(1, 2, 1, 4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

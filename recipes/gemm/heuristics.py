@@ -1,8 +1,10 @@
-"""Which GEMM configs to try, best first: a cost model over a short menu, from facts and target.
+"""Which GEMM plans to try, best first, from facts and target alone: a table for few rows, and a
+cost model over a short menu for more.
 
 The model is a rough count per work item, in SM cycles: the slower of math and operand traffic,
 plus what a tile costs besides its main loop; the waves of items over the SMs give the time of the
-launch. It orders candidates; it does not predict.
+launch. It orders candidates; it does not predict. Its numbers and the table were fitted to what
+`cudnn-aot tune` measured on an H200 (bench/NOTES.md, "Schedules by measurement").
 """
 
 from __future__ import annotations
@@ -16,25 +18,30 @@ from cudnn_aot.compiler.graph.extents import Symbol, SymExpr
 from cudnn_aot.compiler.planning.engine import PlanConfig
 from cudnn_aot.compiler.planning.ranges import Range, Ranges
 from cudnn_aot.compiler.target.target import Target
-from cudnn_aot.recipes.gemm import gemv, skinny, tma
+from cudnn_aot.recipes.gemm import tma
 from cudnn_aot.recipes.gemm.config import GemmConfig
 from cudnn_aot.recipes.gemm.facts import GemmFacts
+from cudnn_aot.recipes.gemm.gemv import GemvConfig
+from cudnn_aot.recipes.gemm.skinny import SkinnyConfig
 
-SM90_PERSISTENT = 20_000  # engine id
-STREAMS: dict[int, Any] = {20_002: gemv.DEFAULT, 20_003: skinny.DEFAULT}
+SM90_PERSISTENT, SM90_GEMV, SM90_SKINNY = 20_000, 20_002, 20_003  # engine ids
 Extents = dict[str, int]  # batch, m, n, k
 
 TILE_K = 64
 # (tile_m, tile_n, cluster_m, cluster_n): two math warpgroups for 128 rows, one for 64.
-# Smaller tiles first: they win ties.
+# What wins ties first: smaller tiles, and to share B, which is read from memory, before A.
 MENU = (
     (64, 64, 1, 1),
+    (64, 64, 2, 1),
+    (64, 64, 1, 2),
     (64, 128, 1, 1),
-    (64, 256, 1, 1),
+    (64, 128, 2, 1),
+    (64, 128, 1, 2),
+    (64, 256, 2, 1),
     (128, 128, 2, 1),
     (128, 256, 2, 1),
 )
-SPLITS = (1, 2, 4, 8, 16)
+SPLITS = (1, 2, 3, 4, 6, 8, 16)
 CONFIGS = tuple(
     GemmConfig(tile_m, tile_n, TILE_K, cluster_m, cluster_n, splits)
     for tile_m, tile_n, cluster_m, cluster_n in MENU
@@ -43,16 +50,21 @@ CONFIGS = tuple(
 # Serves every graph, whatever its extents.
 FALLBACK = GemmConfig(64, 128, TILE_K, 1, 1, 1)
 
-# Dense bf16 WGMMA: 4096 multiply-adds per SM and cycle; a 64-row tile keeps one of two math
-# warpgroups busy.
-MATH_MACS_PER_CYCLE = {128: 4096.0, 64: 3300.0}
-# Operand bytes that one SM takes from L2 per cycle.
-OPERAND_BYTES_PER_CYCLE = 64.0
-# All SMs together take this much from memory per cycle (4.2 TB/s at 1.755 GHz).
-MEMORY_BYTES_PER_CYCLE = 2400.0
-# What splitting costs whatever its size: the fill that zeroes the counters, 1.5 us, and the wait
-# for the last block's partial tile.
-SPLIT_CYCLES = 6500.0
+# Multiply-adds per SM and cycle that a tile reaches; the peak is 2048.
+MATH_MACS_PER_CYCLE = {
+    (64, 64): 1300.0,
+    (64, 128): 1450.0,
+    (64, 256): 1475.0,
+    (128, 128): 1565.0,
+    (128, 256): 1800.0,
+}
+# Operand bytes that one SM asks of L2 per cycle; rows beyond the matrix cost as much as others.
+OPERAND_BYTES_PER_CYCLE = 42.0
+# All SMs together take this much from memory per cycle (3.5 TB/s at 1.755 GHz).
+MEMORY_BYTES_PER_CYCLE = 2000.0
+# What splitting costs whatever its size: the fill that zeroes the counters, and the wait for the
+# last block's partial tile.
+SPLIT_CYCLES = 4500.0
 # Pipeline fill, epilogue and store of one tile; writing and reading back a partial element costs
 # more than storing a result.
 TILE_CYCLES = 2200.0
@@ -62,16 +74,25 @@ CYCLES_PER_US = 1755.0
 _TILES = tuple(
     (
         *row,
-        row[0] * row[1] / MATH_MACS_PER_CYCLE[row[0]],
+        row[0] * row[1] / MATH_MACS_PER_CYCLE[row[:2]],
         4 * row[0] * row[1] / STORE_BYTES_PER_CYCLE,
     )
     for row in MENU
 )
 
+# Up to so many rows a kernel that streams B beat every tile, on B of 50 and of 117 MB in BFLOAT16.
+FEW_ROWS = (
+    (1, SM90_GEMV, GemvConfig(rows=1, columns=1, k_warps=1, unroll=4)),
+    (2, SM90_GEMV, GemvConfig(rows=2, columns=2, k_warps=4, unroll=2)),
+    (8, SM90_SKINNY, SkinnyConfig(tile_rows=8, tile_columns=16, k_warps=8, unroll=2)),
+    (16, SM90_SKINNY, SkinnyConfig(tile_rows=16, tile_columns=16, k_warps=8, unroll=1)),
+)
+# Below these, and for a batch or another type, nothing was measured: the model decides.
+FEW_ROWS_N, FEW_ROWS_K = 4096, 4096
 
-# A symbolic M is served by ranges that end at these rows: decode of one, of a quarter of a tile, of
-# one tile of 64, and then where two and more tiles of rows fill the SMs.
-RANGE_ENDS = (1, 16, 64, 256, 1024)
+# A symbolic M is served by ranges that end at these rows: those of the table, then of one and of
+# several tiles, each twice the one before.
+RANGE_ENDS = (1, 2, 8, 16, 64, 128, 256, 512, 1024, 2048)
 
 
 def recommend(
@@ -91,14 +112,29 @@ def recommend(
         elif engine_id == SM90_PERSISTENT and kind == "FALLBACK":
             plans.append(PlanConfig(engine_id, FALLBACK, "the smallest of everything"))
         elif engine_id == SM90_PERSISTENT:
-            plans += _ranges(engine_id, facts, target.sm_count)
+            plans += _ranges(offered, facts, target.sm_count)
+            few = _few_rows([facts.extents], offered, facts)
+            plans += [few] if few and not facts.symbols else []
             plans += _ranked(engine_id, facts.extents, target.sm_count)
-        elif engine_id in STREAMS:
-            if kind == "A":
-                plans.append(PlanConfig(engine_id, STREAMS[engine_id], "not modelled yet"))
-        else:
+            plans += [few] if few and facts.symbols else []
+        elif engine_id not in (SM90_GEMV, SM90_SKINNY):
             plans.append(PlanConfig(engine_id, why="has no knobs"))
     return plans
+
+
+def _few_rows(
+    cases: Sequence[Extents], offered: Sequence[int], facts: GemmFacts
+) -> PlanConfig | None:
+    """What the table has for all of these extents; None where it does not say."""
+    rows = max(extents["m"] for extents in cases)
+    is_measured = facts.a.dtype == "BFLOAT16" and all(
+        extents["batch"] == 1 and extents["n"] >= FEW_ROWS_N and extents["k"] >= FEW_ROWS_K
+        for extents in cases
+    )
+    for most, engine_id, config in FEW_ROWS:
+        if rows <= most and is_measured and engine_id in offered:
+            return PlanConfig(engine_id, config, f"the table's for up to {most} rows")
+    return None
 
 
 def _ranked(engine_id: int, extents: Extents, sm_count: int) -> list[PlanConfig]:
@@ -139,7 +175,7 @@ def _configs(splits: Sequence[int]) -> list[GemmConfig]:
     return [config for config in CONFIGS if config.splits <= splits[-1]]
 
 
-def _ranges(engine_id: int, facts: GemmFacts, sm_count: int) -> list[Ranges]:
+def _ranges(offered: Sequence[int], facts: GemmFacts, sm_count: int) -> list[Ranges]:
     """One plan for all of a symbolic M, with a schedule per range; none where one does for all."""
     if not isinstance(facts.m, SymExpr) or len(facts.m.symbols) != 1:
         return []
@@ -150,11 +186,14 @@ def _ranges(engine_id: int, facts: GemmFacts, sm_count: int) -> list[Ranges]:
     # A range of the value 0 alone would be a schedule for no rows.
     ends = [end for end in dict.fromkeys(ends) if max(symbol.min, 1) <= end < symbol.max]
     ends.append(symbol.max)
-    parts: list[tuple[int, int, GemmConfig, list[int]]] = []
+    parts: list[tuple[int, int, PlanConfig, list[int]]] = []
     low = symbol.min
     for high in ends:
         values = _samples(symbol, low, high)
-        best = best_sm90([facts.extents_at({name: value}) for value in values], sm_count)
+        cases = [facts.extents_at({name: value}) for value in values]
+        best = _few_rows(cases, offered, facts) or PlanConfig(
+            SM90_PERSISTENT, best_sm90(cases, sm_count)
+        )
         if parts and parts[-1][2] == best:
             low, _, _, earlier = parts.pop()
             values = earlier + values
@@ -162,14 +201,13 @@ def _ranges(engine_id: int, facts: GemmFacts, sm_count: int) -> list[Ranges]:
         low = high + 1
     if len(parts) == 1:
         return []
-    safe = PlanConfig(engine_id, FALLBACK, "the smallest of everything")
+    safe = PlanConfig(SM90_PERSISTENT, FALLBACK, "the smallest of everything")
     ranges = []
     for low, high, best, values in parts:
-        why = f"the model's best at {name}={', '.join(map(str, values))}"
-        plan = PlanConfig(engine_id, best, why)
-        ranges.append(Range(((name, low, high),), plan, () if best == FALLBACK else (safe,)))
-    why = f"the model's best for each of {len(parts)} ranges of {name}"
-    return [Ranges(tuple(ranges), why)]
+        why = best.why or f"the model's best at {name}={', '.join(map(str, values))}"
+        plan = PlanConfig(best.engine_id, best.knobs, why)
+        ranges.append(Range(((name, low, high),), plan, () if plan == safe else (safe,)))
+    return [Ranges(tuple(ranges), f"the best for each of {len(parts)} ranges of {name}")]
 
 
 def _samples(symbol: Symbol, low: int, high: int) -> list[int]:
@@ -200,10 +238,8 @@ def modelled_cycles(
         clusters_m = -(-m // (tile_m * cluster_m)) * cluster_m
         clusters_n = -(-n // (tile_n * cluster_n)) * cluster_n
         tiles = clusters_m * clusters_n * batch
-        # Rows beyond the matrix are not read; a cluster shares what its blocks have in common.
-        rows = (m if m < tile_m else tile_m) / cluster_n
-        columns = (n if n < tile_n else tile_n) / cluster_m
-        per_k = 2 * (rows + columns) / OPERAND_BYTES_PER_CYCLE
+        # A cluster shares what its blocks have in common.
+        per_k = 2 * (tile_m / cluster_n + tile_n / cluster_m) / OPERAND_BYTES_PER_CYCLE
         if per_k < math_cycles:
             per_k = math_cycles
         for count, length, partials, launch in ways:

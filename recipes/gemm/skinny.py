@@ -52,7 +52,6 @@ _values = operator.attrgetter(*(field.name for field in fields(SkinnyConfig)))
 # In the order of the fields.
 KNOBS = (knob_type.TILE_ROWS, knob_type.TILE_COLS, knob_type.SPLIT_K_SLC, knob_type.STAGES)
 MENU = ((8, 16, 32, MAX_ROWS), (16, 32), (1, 2, 4, 8), (1, 2, 4))
-DEFAULT = SkinnyConfig(16, 16, 8, 4)
 
 
 class GemmSm90Skinny(Engine):

