@@ -14,7 +14,8 @@ def test_a_schedule_is_stored_under_its_plan_s_name(
 ) -> None:
     """One of them: compiling all takes minutes."""
     schedule = config_store.configs((2,))[0]
-    monkeypatch.setattr(config_store, "configs", lambda splits: [schedule])
+    one = [(config_store.ENGINE, schedule)]
+    monkeypatch.setattr(config_store, "every", lambda splits: one)
     store = tmp_path / "store"
     assert config_store.build(store, jobs=1, splits=(2,)) == 1
     reader = StoreReader(store)

@@ -1,4 +1,4 @@
-"""A store with one plan per schedule of `gemm.sm90.persistent`, each under its plan's name.
+"""A store with one plan per schedule of the GEMM engines for Hopper, each under its plan's name.
 
 ``python tests/support/config_store.py STORE [--jobs N] [--splits 1,2,7]`` compiles what is missing,
 on a machine without a GPU. ``tests/gpu/test_every_config.py`` runs them all.
@@ -10,6 +10,7 @@ import argparse
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import gemm_graphs
 
@@ -19,9 +20,13 @@ from cudnn_aot.cache.writer import StoreWriter
 from cudnn_aot.compiler.build import records
 from cudnn_aot.compiler.formats import graph_json
 from cudnn_aot.compiler.graph.graph import Graph
+from cudnn_aot.compiler.planning import manifest
 from cudnn_aot.compiler.planning.plan_list import PlanList
 from cudnn_aot.compiler.target.target import load_target
 from cudnn_aot.recipes.gemm.config import SM90_CLUSTERS, SM90_TILES, GemmConfig
+from cudnn_aot.recipes.gemm.gemv import GemvConfig
+from cudnn_aot.recipes.gemm.heuristics import SM90_GEMV, SM90_SKINNY
+from cudnn_aot.recipes.gemm.skinny import SkinnyConfig
 
 TARGET = "h200"
 ENGINE = 20_000
@@ -43,10 +48,30 @@ def configs(splits: tuple[int, ...] = SPLITS) -> list[GemmConfig]:
     ]
 
 
+def streams() -> list[GemvConfig | SkinnyConfig]:
+    """Of the engines for few rows each value of every knob, with and without warps that share K."""
+    gemvs = ((1, 2, 1, 4), (1, 1, 8, 4), (2, 2, 4, 2), (4, 1, 2, 2), (4, 4, 8, 2), (2, 4, 1, 1))
+    skinnies = (
+        (8, 16, 8, 4), (16, 16, 8, 4), (32, 16, 4, 2), (64, 16, 8, 2), (64, 32, 2, 1),
+        (8, 32, 1, 1), (16, 32, 2, 2), (8, 16, 4, 1),
+    )  # fmt: skip
+    return [*(GemvConfig(*each) for each in gemvs), *(SkinnyConfig(*each) for each in skinnies)]
+
+
+def every(splits: tuple[int, ...] = SPLITS) -> list[tuple[int, Any]]:
+    """Engine and schedule of each plan."""
+    ids = {GemmConfig: ENGINE, GemvConfig: SM90_GEMV, SkinnyConfig: SM90_SKINNY}
+    return [(ids[type(config)], config) for config in (*configs(splits), *streams())]
+
+
 def build(store: Path, jobs: int, splits: tuple[int, ...]) -> int:
     """Compile and publish; the number of plans."""
     plans = PlanList(graph(), load_target(TARGET))
-    indices = [plans.append(ENGINE, config.to_public()) for config in configs(splits)]
+    indices = []
+    for engine_id, config in every(splits):
+        _, slot = manifest.engine_for_id(engine_id)
+        engine = manifest.resolve(slot.factory)()
+        indices.append(plans.append(engine_id, engine.knobs_to_public(config)))
     specs = {spec.key: spec for index in indices for spec in plans.lower(index).kernels}
     print(f"{len(indices)} plans of {len(specs)} kernels, {jobs} at a time")
     with (
