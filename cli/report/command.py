@@ -28,7 +28,7 @@ from cudnn_aot.errors import UsageError
     multiple=True,
     metavar="FILE",
     shell_complete=complete_files,
-    help="A document of `run --bench --json`, to be drawn as charts.",
+    help="A document of `run --bench --json` or a tuning file, to be drawn as charts.",
 )
 @click.option(
     "--build",
@@ -81,9 +81,11 @@ def report(
 
 
 def _bench_rows(path: Path) -> list[dict[str, Any]]:
-    """The timed runs of a document of `run --bench --json`."""
+    """The timed runs of a document of `run --bench --json`, or the entries of a tuning file."""
     document = _document(path)
     try:
+        if "entries" in document:
+            return _tuning_rows(path, document["entries"])
         return [
             {
                 "file": path.name,
@@ -97,8 +99,39 @@ def _bench_rows(path: Path) -> list[dict[str, Any]]:
             for run in document["runs"]
             if "microseconds" in run
         ]
-    except (KeyError, TypeError, ValueError, AttributeError):
-        raise UsageError(f"{path}: not a document of `run --bench --json`") from None
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+        raise UsageError(
+            f"{path}: not a document of `run --bench --json`, and no tuning file"
+        ) from None
+
+
+def _tuning_rows(path: Path, entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The fastest plan of each entry. Of the extents the one with the most values is the symbol of
+    a chart, the others are in its name.
+    """
+    rows = []
+    for entry in entries:
+        same = [other["extents"] for other in entries if _class_of(other) == _class_of(entry)]
+        extents = {str(name): int(value) for name, value in entry["extents"].items()}
+        values = {name: len({other.get(name) for other in same}) for name in sorted(extents)}
+        along = max(values, key=lambda name: values[name], default="")
+        others = " ".join(f"{name}={value}" for name, value in extents.items() if name != along)
+        rows.append(
+            {
+                "file": path.name,
+                "name": f"{entry['layout_class']} {others}",
+                "target": str(entry["target"]),
+                "symbols": {along: extents[along]} if along else {},
+                "correct": True,  # others have no entry
+                "microseconds": float(entry["plans"][0]["us"]),
+                "tflops": None,
+            }
+        )
+    return rows
+
+
+def _class_of(entry: dict[str, Any]) -> tuple[Any, ...]:
+    return entry["family"], entry["target"], entry["layout_class"]
 
 
 def _build_row(path: Path) -> tuple[dict[str, Any], dict[str, float]]:

@@ -313,3 +313,27 @@ def test_where_the_page_goes(built_store: Path, tmp_path: Path) -> None:
     done = run_cli("report", "-o", page, env={"CUDNN_AOT_STORE": str(built_store)})
     assert done.returncode == 0 and done.stdout.startswith(f"{page}: 2 plans, 2 kernels, ")
     assert page.read_text().startswith("<!doctype html>")
+
+
+def test_a_tuning_file_is_drawn_as_a_line(built_store: Path, tmp_path: Path) -> None:
+    about = {"family": "gemm", "target": "cpu", "layout_class": "kk -> FLOAT"}
+    entries = [
+        {
+            **about,
+            "extents": {"batch": 1, "m": m, "n": 64, "k": 32},
+            "plans": [{"engine": "gemm.host.blocked", "knobs": {}, "us": 2.0 * m}],
+        }
+        for m in (4, 1, 16)
+    ]
+    file = tmp_path / "cpu.json"
+    file.write_text(json.dumps({"format": 1, "entries": entries}))
+    done = run_cli("report", "--json", "--store", built_store, "--bench", file)
+    assert done.returncode == 0, done.stderr
+    benches = json.loads(done.stdout)["benches"]
+    assert {bench["name"] for bench in benches} == {"kk -> FLOAT batch=1 n=64 k=32"}
+    times = {bench["symbols"]["m"]: bench["microseconds"] for bench in benches}
+    assert times == {1: 2.0, 4: 8.0, 16: 32.0}
+    entries[0]["plans"] = []
+    file.write_text(json.dumps({"format": 1, "entries": entries}))
+    done = run_cli("report", "--json", "--store", built_store, "--bench", file)
+    assert_one_line_error(done, 2, "not a document of `run --bench --json`, and no tuning file")
