@@ -292,6 +292,46 @@ def test_links_in_a_store_are_not_followed(store: Path, tmp_path: Path) -> None:
         reader.blob(digest)
 
 
+@pytest.mark.parametrize(
+    "place",
+    [
+        *("blobs", "blobs/sha256", "blobs/sha256/*", "kernels", "kernels/*", "plans"),
+        *("plans/h200", "names", "names/h200", "classes/h200", "builds"),
+    ],
+)
+def test_a_link_for_a_folder_is_followed_by_nobody(store: Path, tmp_path: Path, place: str) -> None:
+    """All readers see one store, and a build takes nothing that they would not see."""
+    before, outside = StoreReader(store).root_digest(), tmp_path / "outside"
+    folder = next(store.glob(place))
+    relative = str(folder.relative_to(store))
+    behind = [path for path in StoreReader(store).files() if path.startswith(relative)]
+    folder.rename(outside)
+    folder.symlink_to(outside)
+
+    reader = StoreReader(store)
+    problems = {problem.path: problem.what for problem in reader.verify()}
+    assert problems[relative] == "it is a symbolic link, and not a folder"
+    assert reader.folder_links() == [relative] and reader.foreign() == []
+    assert behind and not set(behind) & set(reader.files())
+    for path in behind:
+        assert reader.size(path) is None
+        with pytest.raises(DamagedError, match="its folder is none, or a link to one"):
+            reader.read(path)
+    with pytest.raises(DamagedError, match=f"{folder} is damaged: it is a symbolic link"):
+        build(store)
+    folder.unlink()
+    outside.rename(folder)
+    assert StoreReader(store).verify() == [] and StoreReader(store).root_digest() == before
+
+
+def test_folders_are_made_anew_where_a_file_is_in_the_way(store: Path) -> None:
+    before = toy_store.snapshot(store)
+    shutil.rmtree(store / "blobs")
+    (store / "blobs").touch()
+    build(store)
+    assert toy_store.snapshot(store) == before
+
+
 # What is a store
 
 
