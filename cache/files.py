@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -84,6 +84,42 @@ class Folder:
         if not stat.S_ISDIR(os.lstat(path).st_mode):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
         self._folders.add(relative)
+
+
+class Selection:
+    """Some of the files of a store, as if it had no others."""
+
+    def __init__(self, files: StoreFiles, paths: Iterable[str]) -> None:
+        self._files = files
+        self._tree = tree_of(paths)
+
+    def read(self, relative: str) -> bytes:
+        if self.status(relative) is None:
+            raise FileNotFoundError(relative)
+        return self._files.read(relative)
+
+    def status(self, relative: str) -> Status | None:
+        folder, _, name = relative.rpartition("/")
+        is_there = relative in self._tree or name in self._tree.get(folder, ())
+        return self._files.status(relative) if is_there else None
+
+    def entries(self, folder: str) -> Sequence[tuple[str, bool]]:
+        if folder not in self._tree:
+            raise FileNotFoundError(folder)
+        return sorted(self._tree[folder].items())
+
+
+def tree_of(paths: Iterable[str]) -> Mapping[str, dict[str, bool]]:
+    """Of each folder the names in it, and whether they are folders."""
+    tree: dict[str, dict[str, bool]] = {"": {}}
+    for path in paths:
+        folder, _, name = path.rpartition("/")
+        tree.setdefault(folder, {})[name] = False
+        while folder:
+            parent, _, name = folder.rpartition("/")
+            tree.setdefault(parent, {})[name] = True
+            folder = parent
+    return tree
 
 
 def open_files(path: str | os.PathLike[str]) -> StoreFiles:
