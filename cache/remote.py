@@ -26,6 +26,7 @@ from cudnn_aot.cache.index import MAX_INDEX_BYTES, Index, Part, parse_index
 from cudnn_aot.cache.place import cache_store
 from cudnn_aot.cache.progress import Event, ProgressCallback, Stage, silent
 from cudnn_aot.cache.reader import StoreReader
+from cudnn_aot.cache.session import refused
 from cudnn_aot.cache.transfer import Mismatch, Retry, fetch, is_offline, redacted
 from cudnn_aot.cache.writer import StoreWriter
 from cudnn_aot.errors import (
@@ -469,8 +470,11 @@ def _last_seen(seen: Path) -> str:
 
 def _note_seen(seen: Path, root_digest: str) -> None:
     stage = seen.with_name(f"{seen.name}.{os.getpid()}.{threading.get_ident()}")
-    stage.write_text(root_digest + "\n", encoding="ascii")
-    stage.replace(seen)
+    try:
+        stage.write_text(root_digest + "\n", encoding="ascii")
+        stage.replace(seen)
+    except OSError as error:
+        raise refused(seen, error) from None
 
 
 __all__ = ["FileSystem", "RemoteFiles", "open_remote", "remote_reader"]

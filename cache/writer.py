@@ -87,7 +87,7 @@ class StoreWriter:
             )
         self._files = Folder(self.path)
         try:
-            if not os.path.exists(self.path / layout.STORE_FILE):  # noqa: PTH110 (EACCES: False)
+            if not self._is_begun():
                 self._create(create)
             self.reader = StoreReader(self.path, files=self._files)
             if links := self.reader.folder_links():
@@ -361,7 +361,7 @@ class StoreWriter:
         except OSError as error:
             raise session.refused(self.path, error) from None
         foreign = [name for name in inside if not name.startswith(layout.NOT_SHIPPED)]
-        if foreign and not (self.path / layout.STORE_FILE).exists():  # another builder's just now?
+        if foreign and not self._is_begun():  # another builder's just now?
             raise NotAStoreError(
                 f"{str(self.path)!r} is not a store: it has files but no {layout.STORE_FILE}; "
                 "choose an empty or a new folder"
@@ -369,6 +369,9 @@ class StoreWriter:
         with contextlib.suppress(OSError):
             self.path.chmod(0o755)
         self._publish(layout.STORE_FILE, layout.STORE_BYTES)
+
+    def _is_begun(self) -> bool:
+        return os.path.exists(self.path / layout.STORE_FILE)  # noqa: PTH110 (`Path`'s may raise)
 
     def _building(self) -> session.BuildSession:
         with self._mutex:

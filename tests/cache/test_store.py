@@ -18,6 +18,7 @@ import toy_store
 
 from cudnn_aot.cache import layout
 from cudnn_aot.cache.canonical import canonical_digest, sha256_hex
+from cudnn_aot.cache.place import cache_store
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.cache.writer import StoreWriter
 from cudnn_aot.errors import (
@@ -641,6 +642,24 @@ def open_to_all(tmp_path: Path) -> Path:
         if folder.name.startswith("pytest-of"):
             break
     return tmp_path
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+@pytest.mark.parametrize("mode", [0o700, 0o755])
+def test_a_cache_that_is_not_ours(
+    open_to_all: Path, monkeypatch: pytest.MonkeyPatch, mode: int, is_there: bool
+) -> None:
+    """No option names it, so none is the way out; what may not be looked at is one line too."""
+    home = open_to_all / "home"
+    home.mkdir()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(home))
+    if is_there:
+        build(cache_store())
+    home.chmod(mode)
+    message = in_child(lambda: put_something(cache_store()))
+    assert f"{home}/cudnn-aot" in message and "ermission denied" in message
+    assert message.startswith("cannot ") and "\n" not in message
+    assert "CUDNN_AOT_CACHE" in message and "--store" not in message
 
 
 def test_a_store_of_another_user(store: Path, open_to_all: Path) -> None:
