@@ -40,7 +40,10 @@ RUNS = {
     "report": {"report": ("--store", "{store}", "--bench", "{bench}", "--build", "{built}")},
     "diff": {"diff": ("{one}", "{other}")},
     "merge": {"merge": ("{one}", "{other}", "-o", "{folder}/merged")},
-    "prune": {"prune": ("--dry-run", "--target", "cpu", "--store", "{store}")},
+    "prune": {
+        "prune": ("--dry-run", "--target", "cpu", "--store", "{store}"),
+        "prune --mirrors": ("--mirrors", "--dry-run"),
+    },
     "sign": {
         "sign": ("--key", "{key}", "--store", "{other}"),
         "sign --new-key": ("--new-key", "{folder}/new.pem"),
