@@ -5,7 +5,7 @@ Blobs that nothing names are no part of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from cudnn_aot.cache import layout
 from cudnn_aot.cache.canonical import sha256_hex
 from cudnn_aot.cache.index import Index, Part
 from cudnn_aot.cache.plan_record import parse_record
+from cudnn_aot.cache.progress import ProgressCallback, silent
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.errors import DamagedError, NotInStoreError
 
@@ -100,6 +101,26 @@ def contents_of(reader: StoreReader) -> Contents:
     )
 
 
+def need_whole(
+    reader: StoreReader,
+    refused: str,
+    but: Collection[str] = (),
+    progress: ProgressCallback = silent,
+) -> None:
+    """That `verify` finds nothing wrong with a store, but for these paths.
+
+    Raises:
+        DamagedError: it is ``refused``; the message has the first fault and the number of them.
+    """
+    problems = [problem for problem in reader.verify(progress) if problem.path not in but]
+    if problems:
+        more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
+        raise DamagedError(
+            f"the store {reader.where!r} is damaged and is not {refused}: {problems[0]}{more}; "
+            "`cudnn-aot verify` lists all, and a build replaces them"
+        )
+
+
 def plan_paths(reader: StoreReader, target: str, graph_key: str) -> Iterator[str]:
     """All files that the plans of a graph need, but for the pointer to them."""
     pointer = reader.pointer(target, graph_key)
@@ -135,6 +156,7 @@ def record_paths(record: dict[str, Any]) -> Iterator[str]:
 __all__ = [
     "Contents",
     "contents_of",
+    "need_whole",
     "plan_paths",
     "plan_record",
     "pointer_paths",

@@ -10,8 +10,16 @@ from pathlib import Path
 from typing import IO, Any
 
 from cudnn_aot.cache import image, layout, trust
-from cudnn_aot.cache.contents import contents_of, plan_paths, pointer_paths, publish_order
+from cudnn_aot.cache.contents import (
+    Contents,
+    contents_of,
+    need_whole,
+    plan_paths,
+    pointer_paths,
+)
+from cudnn_aot.cache.files import Folder, Selection, StoreFiles
 from cudnn_aot.cache.index import MAX_INDEX_BYTES, Index, is_size, parse_index
+from cudnn_aot.cache.merge import Prefer, merge
 from cudnn_aot.cache.progress import Event, ProgressCallback, Stage, silent
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.cache.registry import Registry, parse_reference
@@ -47,6 +55,7 @@ class Received:
     Attributes:
         root_digest: of the store that was written to, as it is now: what a pin of it names.
         source_root_digest: of the whole store that was pulled from.
+        conflicts, failures: as `merge.Merged` has them.
     """
 
     root_digest: str
@@ -54,6 +63,8 @@ class Received:
     digest: str
     targets: tuple[str, ...]
     files_written: int
+    conflicts: tuple[str, ...]
+    failures: tuple[str, ...]
 
 
 def push_folder(
@@ -67,10 +78,10 @@ def push_folder(
     The index is written last: readers see the old store or the new one.
 
     Raises:
-        DamagedError: the store has faults.
+        DamagedError: the store has faults; nothing was sent.
         RemoteError: something cannot be written.
     """
-    contents = contents_of(reader)
+    contents = _whole_contents(reader, progress)
     there = FileSystem(url, retry)
     try:
         known = there.read_index()
@@ -102,12 +113,13 @@ def push_image(
     """Publish a store as an image; what the registry has is not sent again.
 
     Raises:
-        UsageError: that is no reference, or the store fits no image.
-        DamagedError: the store has faults.
+        UsageError: that is no reference, or the store fits no image; nothing was sent.
+        DamagedError: the store has faults; nothing was sent.
         RemoteError: the registry does not take it.
     """
     parsed = parse_reference(reference)
-    contents = contents_of(reader)
+    contents = _whole_contents(reader, progress)
+    architecture = image.architecture_of(contents)
     index = contents.index.to_bytes()
     registry = Registry(parsed, plain_http, retry)
     sent = sent_bytes = 0
@@ -127,7 +139,7 @@ def push_image(
         data = layer.to_bytes(reader, index)
         layers.append(put(image.LAYER_TYPE, data, {image.TARGET: layer.target}))
     diff_ids = [layer["digest"] for layer in layers]
-    config = put(image.CONFIG_TYPE, image.config_bytes(contents, diff_ids))
+    config = put(image.CONFIG_TYPE, image.config_bytes(architecture, diff_ids))
     manifest = image.manifest_bytes(contents, config, layers)
     described = image.descriptor(image.MANIFEST_TYPE, manifest)
     if parsed.digest and parsed.digest != described["digest"]:
@@ -146,11 +158,12 @@ def pull_image(
     target: str | None = None,
     digest: str = "",
     keys: tuple[trust.PublicKey, ...] = (),
+    prefer: Prefer | None = None,
     plain_http: bool = False,
     retry: Retry | None = None,
     progress: ProgressCallback = silent,
 ) -> Received:
-    """Add the store in an image, or one target's share of it, to the store at ``path``.
+    """Add the store in an image, or one target's share of it, to the store at ``path``, as `merge`.
 
     Everything is checked before anything is published: the manifest against the digest in the
     reference, each layer against the manifest, the root digest against a signature, each file
@@ -190,8 +203,11 @@ def pull_image(
             trust.need_signed(_reader_of(signatures, name), keys, index.root_digest, name)
         stage = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         _unpack(streams, index, stage)
-        taken = _taken(StoreReader(stage, whole=name), index, target, name)
-        return _received(StoreReader(stage), path, taken, index, manifest_digest)
+        files = Folder(stage)
+        reader = StoreReader(stage, whole=name, files=files)
+        taken = _taken(reader, index, target, name)
+        source = _selected(reader, files, taken)
+        return _received(source, path, taken, index, manifest_digest, prefer, progress)
 
 
 def pull_folder(
@@ -199,8 +215,9 @@ def pull_folder(
     path: Path,
     target: str | None = None,
     progress: ProgressCallback = silent,
+    prefer: Prefer | None = None,
 ) -> Received:
-    """Add the store at a URL, or one target's share of it, to the store at ``path``.
+    """Add the store at a URL, or one target's share of it, to the store at ``path``, as `merge`.
 
     Raises:
         NotInStoreError: it holds nothing for the target.
@@ -215,15 +232,22 @@ def pull_folder(
         files.need((blob for pointer in records for blob in pointer_paths(pointer)), progress)
     taken = _taken(reader, index, target, files.url)
     files.need(taken.paths, progress)
-    return _received(reader, path, taken, index, "")
+    source = _selected(reader, files, taken)
+    return _received(source, path, taken, index, "", prefer, progress)
 
 
 # What follows is not part of the interface.
 
 
+def _whole_contents(reader: StoreReader, progress: ProgressCallback) -> Contents:
+    """What a store consists of, every byte checked; the list of what was pushed is made anew."""
+    need_whole(reader, "pushed", but=(layout.INDEX_FILE,), progress=progress)
+    return contents_of(reader)
+
+
 @dataclass(frozen=True, slots=True)
 class _Taken:
-    """What is taken of a store: paths, in an order for publishing, and whose plans they are."""
+    """What is taken of a store, and whose plans that is."""
 
     paths: tuple[str, ...]
     targets: tuple[str, ...]
@@ -251,17 +275,42 @@ def _taken(reader: StoreReader, index: Index, target: str | None, where: str) ->
     except (DamagedError, NotInStoreError) as error:
         fault = str(error).removeprefix(f"{reader.path}/")
         raise RemoteError(f"{where} is no whole store: {fault}", 1) from None
-    return _Taken(tuple(publish_order(wanted)), targets)
+    return _Taken(tuple(wanted), targets)
+
+
+def _selected(reader: StoreReader, files: StoreFiles, taken: _Taken) -> StoreReader:
+    """The same store, with nothing in it but what is taken."""
+    selected = Selection(files, [layout.STORE_FILE, *taken.paths])
+    return StoreReader(reader.path, whole=reader.where, files=selected)
 
 
 def _received(
-    reader: StoreReader, path: Path, taken: _Taken, index: Index, digest: str
+    source: StoreReader,
+    path: Path,
+    taken: _Taken,
+    index: Index,
+    digest: str,
+    prefer: Prefer | None,
+    progress: ProgressCallback,
 ) -> Received:
-    with StoreWriter(path) as writer:
-        for relative in taken.paths:
-            writer.put_file(relative, reader.read(relative))
+    did = merge([source], path, prefer, progress)
+    written = did.files_written
     made = StoreReader(path).root_digest()
-    return Received(made, index.root_digest, digest, taken.targets, writer.files_written)
+    signatures = [each for each in taken.paths if each in index.signatures]
+    if signatures and made == index.root_digest:  # else they are not of what the store is now
+        with StoreWriter(path) as writer:
+            for relative in signatures:
+                writer.put_file(relative, source.read(relative))
+        written += writer.files_written
+    return Received(
+        made,
+        index.root_digest,
+        digest,
+        taken.targets,
+        written,
+        tuple(did.conflicts),
+        tuple(did.failures),
+    )
 
 
 def _documents(index: Index, target: str) -> list[str]:

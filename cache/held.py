@@ -34,6 +34,7 @@ GRAPH = 0
 PRUNED = 1 << 56
 BUILDING = 2 << 56
 PRUNING = 3 << 56
+ALL_GRAPHS = 1 << 56  # bytes of one kind
 
 _POLL_S = 0.02
 _NOTICE_AFTER_S = 2.0
@@ -64,18 +65,18 @@ class Marks:
         self.announce(GRAPH)
         self.withdraw(GRAPH)
 
-    def announce(self, byte: int) -> None:
-        """Lock a byte; other locks on it are no hindrance."""
-        self._set(fcntl.F_RDLCK, byte)
+    def announce(self, byte: int, length: int = 1) -> None:
+        """Lock some bytes; other locks on them are no hindrance."""
+        self._set(fcntl.F_RDLCK, byte, length)
 
     def withdraw(self, byte: int) -> None:
         self._set(fcntl.F_UNLCK, byte)
 
-    def others(self, byte: int) -> bool:
-        """Whether anybody else has locked a byte; False where there are no locks."""
+    def others(self, byte: int, length: int = 1) -> bool:
+        """Whether anybody else has locked one of some bytes; False where there are no locks."""
         if not self.works:
             return False
-        asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
+        asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, byte, length, 0)
         found = fcntl.fcntl(self._descriptor, fcntl.F_OFD_GETLK, asked)
         return bool(struct.unpack(_FLOCK, found)[0] != fcntl.F_UNLCK)
 
@@ -85,10 +86,10 @@ class Marks:
             os.close(self._descriptor)
             self._descriptor, self.works = -1, False
 
-    def _set(self, kind: int, byte: int) -> None:
+    def _set(self, kind: int, byte: int, length: int = 1) -> None:
         if not self.works:
             return
-        request = struct.pack(_FLOCK, kind, os.SEEK_SET, byte, 1, 0)
+        request = struct.pack(_FLOCK, kind, os.SEEK_SET, byte, length, 0)
         try:
             fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, request)
         except OSError as error:

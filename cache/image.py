@@ -84,21 +84,27 @@ def descriptor(media_type: str, data: bytes, annotations: Mapping[str, str] | No
     return found | ({"annotations": dict(annotations)} if annotations else {})
 
 
-def config_bytes(contents: Contents, diff_ids: Iterable[str]) -> bytes:
-    """The image's configuration.
+def architecture_of(contents: Contents) -> str:
+    """That of the hosts of the kernels.
 
     Raises:
-        UsageError: the kernels are for hosts of several architectures, and an image is for one.
+        UsageError: there are several, and an image is for one.
     """
     found = sorted({_ARCHITECTURES.get(triple, triple) for triple in contents.host_triples})
     if len(found) > 1:
         raise UsageError(
             f"the store holds kernels for hosts of several architectures ({', '.join(found)}), "
-            "want one in an image: build a store for each"
+            "and an image is for one: keep a store for each host and push each under a tag of its "
+            "own, or push this one to a URL"
         )
+    return found[0] if found else "amd64"
+
+
+def config_bytes(architecture: str, diff_ids: Iterable[str]) -> bytes:
+    """The image's configuration."""
     return canonical_bytes(
         {
-            "architecture": found[0] if found else "amd64",
+            "architecture": architecture,
             "os": "linux",
             "config": {},
             "rootfs": {"type": "layers", "diff_ids": list(diff_ids)},

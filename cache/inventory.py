@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -126,11 +125,8 @@ class Inventory:
         return [
             path
             for path in self.sizes
-            if path not in outer and (layout.is_folder(path) or _TARGET.fullmatch(path))
+            if path not in outer and (layout.is_folder(path) or layout.is_target_folder(path))
         ]
-
-
-_TARGET = re.compile(r"(plans|names|classes)/[^/]+")
 
 
 def total(sizes: Iterable[Size]) -> Size:

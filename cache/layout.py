@@ -157,6 +157,14 @@ def is_folder(relative: str) -> bool:
     return _FOLDER.fullmatch(relative) is not None
 
 
+def is_target_folder(relative: str) -> bool:
+    """Whether a folder here would be a target's; a file here is not the store's own."""
+    if relative.count("/") != 1:
+        return False
+    holder, coded = relative.split("/")
+    return holder in ("plans", "names", "classes") and decode_name(coded) is not None
+
+
 def root_digest(documents: Mapping[str, str]) -> str:
     """The root digest of documents, of which the SHA-256 is given by path."""
     lines = (f"{digest}  {path}\n" for path, digest in sorted(documents.items()))

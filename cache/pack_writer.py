@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cudnn_aot.cache.canonical import canonical_bytes, sha256_hex
+from cudnn_aot.cache.contents import need_whole
 from cudnn_aot.cache.output import replaceable
 from cudnn_aot.cache.pack import HEADER, MAGIC, aligned
 from cudnn_aot.cache.reader import StoreReader
-from cudnn_aot.errors import DamagedError, StoreError, UsageError
+from cudnn_aot.errors import StoreError, UsageError
 
 _MAX_INDEX_BYTES = 64 << 20  # that the C++ reader takes of one JSON text
 
@@ -29,7 +30,7 @@ def write_pack(reader: StoreReader, path: Path, epoch: int) -> int:
             files for one index.
     """
     final = _final(path)
-    _need_whole(reader)
+    need_whole(reader, "packed")
     files = reader.files()
     sizes = [reader.size(relative) or 0 for relative in files]
     with _published(final, epoch) as (stage, descriptor), os.fdopen(descriptor, "wb") as stream:
@@ -40,7 +41,8 @@ def write_pack(reader: StoreReader, path: Path, epoch: int) -> int:
                 raise StoreError(f"cannot pack {relative!r}: it was changed meanwhile")
             stream.write(_padded(data))
         stream.flush()
-        _need_whole(StoreReader(stage))  # also that nothing was changed meanwhile
+        # Also that nothing was changed meanwhile.
+        need_whole(StoreReader(stage, whole=reader.where), "packed")
     return len(files)
 
 
@@ -53,16 +55,6 @@ def _final(path: Path) -> Path:
         kind = "a folder" if path.is_dir() else "a stream or a device"
         raise UsageError(f"bad pack {str(path)!r}: it is {kind}, want the path of a file")
     return final
-
-
-def _need_whole(reader: StoreReader) -> None:
-    problems = reader.verify()
-    if problems:
-        more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
-        raise DamagedError(
-            f"the store {str(reader.path)!r} is damaged and is not packed: {problems[0]}{more}; "
-            "`cudnn-aot verify` lists all, and a build replaces them"
-        )
 
 
 def _start(entries: list[tuple[str, int]]) -> bytes:

@@ -40,9 +40,10 @@ _NO_FILE = {
     errno.EISDIR: "it is not a regular file",
     errno.EINVAL: "it is not a regular file",
     errno.ENXIO: "it is not a regular file",  # a socket
-    errno.ENOTDIR: "what should be its folder is none",
+    errno.ENOTDIR: "what should be its folder is none, or a link to one",
     errno.EBADMSG: "the bytes after it are not zero",  # of an entry of a pack
 }
+_FOLDER_LINK = "it is a symbolic link, and not a folder"
 _DOCUMENT_FOLDERS = ("builds", "classes", "kernels", "names", "plans")
 
 
@@ -262,8 +263,21 @@ class StoreReader:
         return sorted(
             path
             for path in self._files()
-            if layout.classify(path) is None and not layout.is_folder(path)
+            if layout.classify(path) is None and self._folder_fault(path) is None
         )
+
+    def folder_links(self) -> list[str]:
+        """The places of the store's folders at which links lie, sorted.
+
+        Nobody reads what is behind one: who writes must not take for the store what is left of it.
+        """
+        found = []
+        for holder in ("", "plans", "names", "classes", "kernels", "blobs", "blobs/sha256"):
+            for name, is_folder in self._list(holder) if self._is_folder(holder) else ():
+                relative = f"{holder}/{name}" if holder else name
+                if not is_folder and self._folder_fault(relative) == _FOLDER_LINK:
+                    found.append(relative)
+        return sorted(found)
 
     def verify(self, progress: ProgressCallback = silent) -> list[Problem]:
         """Every fault of the store: each byte is read, each reference is followed."""
@@ -273,8 +287,8 @@ class StoreReader:
         files = list(self._files())
         for number, relative in enumerate(files):
             progress(Event(Stage.VERIFY, number, len(files), relative))
-            if layout.is_folder(relative):
-                problems.append(Problem(relative, "it is not a folder"))
+            if fault := self._folder_fault(relative):
+                problems.append(Problem(relative, fault))
             kind, ids = layout.classify(relative) or ("", ())
             try:
                 self._verify_entry(kind, ids, relative, seen)
@@ -316,6 +330,16 @@ class StoreReader:
             for digest in pointer["records"]:
                 self._verify_plan_record(relative, ids, digest, seen)
             self._need_coherence(relative, pointer)
+
+    def _folder_fault(self, relative: str) -> str | None:
+        """What is wrong with something that lies, and is none, where the store has a folder."""
+        is_folder = layout.is_folder(relative)
+        if not is_folder and not layout.is_target_folder(relative):
+            return None
+        status = self._status(relative)
+        if status is not None and status.is_link:
+            return _FOLDER_LINK
+        return "it is not a folder" if is_folder else None
 
     def _need_coherence(self, relative: str, pointer: Mapping[str, Any]) -> None:
         """That readers who look at providers, and who do not, see the same plans."""

@@ -21,11 +21,12 @@ from urllib.parse import quote
 
 from cudnn_aot.cache import layout, trust
 from cudnn_aot.cache.canonical import sha256_hex
-from cudnn_aot.cache.files import Folder, Status, StoreFiles
+from cudnn_aot.cache.files import Folder, Status, StoreFiles, tree_of
 from cudnn_aot.cache.index import MAX_INDEX_BYTES, Index, Part, parse_index
 from cudnn_aot.cache.place import cache_store
 from cudnn_aot.cache.progress import Event, ProgressCallback, Stage, silent
 from cudnn_aot.cache.reader import StoreReader
+from cudnn_aot.cache.session import refused
 from cudnn_aot.cache.transfer import Mismatch, Retry, fetch, is_offline, redacted
 from cudnn_aot.cache.writer import StoreWriter
 from cudnn_aot.errors import (
@@ -220,7 +221,7 @@ class RemoteFiles(StoreFiles):
         self._is_from_source = is_from_source or source is None
         self._folder = Folder(mirror)
         self._whole: set[str] = set()  # that this process has compared
-        self._tree = _tree([layout.STORE_FILE, *index.paths])
+        self._tree = tree_of([layout.STORE_FILE, *index.paths])
         self._lock = threading.Lock()
 
     def read(self, relative: str) -> bytes:
@@ -273,7 +274,7 @@ class RemoteFiles(StoreFiles):
                 found = self.index
             if found.root_digest == self.index.root_digest and found != self.index:
                 self.index = found
-                self._tree = _tree([layout.STORE_FILE, *found.paths])
+                self._tree = tree_of([layout.STORE_FILE, *found.paths])
                 with StoreWriter(self.mirror) as writer:
                     writer.put_file(layout.INDEX_FILE, found.to_bytes())
             self._is_from_source = True
@@ -413,19 +414,6 @@ def remote_reader(url: str, *, whole: str = "", **options: Any) -> StoreReader:
 # What follows is not part of the interface.
 
 
-def _tree(paths: Iterable[str]) -> Mapping[str, dict[str, bool]]:
-    """Of each folder the names in it, and whether they are folders."""
-    tree: dict[str, dict[str, bool]] = {"": {}}
-    for path in paths:
-        folder, _, name = path.rpartition("/")
-        tree.setdefault(folder, {})[name] = False
-        while folder:
-            parent, _, name = folder.rpartition("/")
-            tree.setdefault(parent, {})[name] = True
-            folder = parent
-    return tree
-
-
 def _known_index(mirror: Path, root_digest: str) -> Index | None:
     try:
         index = parse_index(Folder(mirror).read(layout.INDEX_FILE))
@@ -482,8 +470,11 @@ def _last_seen(seen: Path) -> str:
 
 def _note_seen(seen: Path, root_digest: str) -> None:
     stage = seen.with_name(f"{seen.name}.{os.getpid()}.{threading.get_ident()}")
-    stage.write_text(root_digest + "\n", encoding="ascii")
-    stage.replace(seen)
+    try:
+        stage.write_text(root_digest + "\n", encoding="ascii")
+        stage.replace(seen)
+    except OSError as error:
+        raise refused(seen, error) from None
 
 
 __all__ = ["FileSystem", "RemoteFiles", "open_remote", "remote_reader"]

@@ -36,7 +36,8 @@ from pathlib import Path
 
 from cudnn_aot.cache import layout
 from cudnn_aot.cache.held import NO_LOCKS, waited_long
-from cudnn_aot.errors import StoreError
+from cudnn_aot.cache.place import CACHE_VARIABLE, cache_store
+from cudnn_aot.errors import StoreError, UsageError
 
 # who holds the lock ("pid 12 on host"), seconds waited so far
 WaitNotice = Callable[[str, float], None]
@@ -50,9 +51,9 @@ _MODE = 0o755  # whatever the umask is: nobody else may exchange what is being b
 _FIXES = {
     errno.ENOSPC: "free some space and build again; what is stored stays valid",
     errno.EDQUOT: "free some space and build again; what is stored stays valid",
-    errno.EROFS: "choose a writable folder with --store",
-    errno.EACCES: "make it writable or choose another folder with --store",
-    errno.EPERM: "make it writable or choose another folder with --store",
+    errno.EROFS: "choose a writable folder with {setting}",
+    errno.EACCES: "make it writable or choose another folder with {setting}",
+    errno.EPERM: "make it writable or choose another folder with {setting}",
     errno.ESTALE: "the file server has lost the folder: mount it again and build again",
     errno.EIO: "the disk or its server fails: check it and build again",
 }
@@ -60,9 +61,19 @@ _FIXES = {
 
 def refused(path: Path, error: OSError) -> StoreError:
     """What to tell of a file system that does not let us write."""
-    fix = _FIXES.get(error.errno or 0)
+    fix = _FIXES.get(error.errno or 0, "").format(setting=_setting_of(path))
     reason = (error.strerror or str(error)).lower()
     return StoreError(f"cannot write {str(path)!r}: {reason}" + (f": {fix}" if fix else ""))
+
+
+def _setting_of(path: Path) -> str:
+    """What chooses another folder: nobody names the user's cache with an option."""
+    try:
+        cache = cache_store()
+    except UsageError:
+        return "--store"
+    is_of_cache = any(path.is_relative_to(folder) for folder in (cache, *places(cache)))
+    return CACHE_VARIABLE if is_of_cache else "--store"
 
 
 class BuildSession:
@@ -228,7 +239,7 @@ def _open(folder: Path, store: Path) -> int:
 def _bad(folder: Path, fault: str) -> StoreError:
     return StoreError(
         f"bad building folder {str(folder)!r}: {fault}, want one that builds of this store made: "
-        "move it away, or choose another folder with --store"
+        f"move it away, or choose another folder with {_setting_of(folder)}"
     )
 
 
@@ -336,7 +347,7 @@ def _place(store: Path) -> Path:
     except OSError as error:
         raise StoreError(
             f"cannot write to the store {str(store)!r}: {error.strerror}: "
-            "make it writable or choose another with --store"
+            f"make it writable or choose another with {_setting_of(store)}"
         ) from None
     return inside
 

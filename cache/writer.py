@@ -23,7 +23,7 @@ from typing import Any
 
 from cudnn_aot.cache import held, layout, session
 from cudnn_aot.cache.canonical import canonical_digest, plain, sha256_hex
-from cudnn_aot.cache.files import Folder, read_regular
+from cudnn_aot.cache.files import Folder
 from cudnn_aot.cache.pack import is_pack
 from cudnn_aot.cache.reader import StoreReader, read_format
 from cudnn_aot.errors import (
@@ -52,6 +52,7 @@ class StoreWriter:
     Raises:
         NotAStoreError: the folder holds something that is not a store, or it does not exist and
             ``create`` is false.
+        DamagedError: a link lies where the store has a folder.
         UsageError: it is a pack.
         StoreError: the file system refuses (full, read-only, no permission), or a wait was too
             long.
@@ -84,15 +85,17 @@ class StoreWriter:
                 f"cannot build into {str(self.path)!r}: it is a pack, which never changes; build "
                 "into a folder, then make a pack of that with `cudnn-aot pack`"
             )
+        self._files = Folder(self.path)
         try:
-            if not (self.path / layout.STORE_FILE).exists():
+            if not self._is_begun():
                 self._create(create)
-            read_format(self.path, Folder(self.path))
+            self.reader = StoreReader(self.path, files=self._files)
+            if links := self.reader.folder_links():
+                raise self._is_link(links[0])
             if self._marks is None:
                 self._marks = held.join_builders(self.path, notice, lock_timeout_s)
             if session.sweep(self.path):
                 self._touched = True  # a dead builder left folder times behind as well
-            self.reader = StoreReader(self.path)
         except BaseException:
             self.close()  # nobody else could
             raise
@@ -349,7 +352,7 @@ class StoreWriter:
 
     def _create(self, create: bool) -> None:
         if not create:
-            read_format(self.path, Folder(self.path))  # says what is wrong
+            read_format(self.path, self._files)  # says what is wrong
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             inside = {entry.name for entry in self.path.iterdir()}
@@ -358,7 +361,7 @@ class StoreWriter:
         except OSError as error:
             raise session.refused(self.path, error) from None
         foreign = [name for name in inside if not name.startswith(layout.NOT_SHIPPED)]
-        if foreign and not (self.path / layout.STORE_FILE).exists():  # another builder's just now?
+        if foreign and not self._is_begun():  # another builder's just now?
             raise NotAStoreError(
                 f"{str(self.path)!r} is not a store: it has files but no {layout.STORE_FILE}; "
                 "choose an empty or a new folder"
@@ -366,6 +369,9 @@ class StoreWriter:
         with contextlib.suppress(OSError):
             self.path.chmod(0o755)
         self._publish(layout.STORE_FILE, layout.STORE_BYTES)
+
+    def _is_begun(self) -> bool:
+        return os.path.exists(self.path / layout.STORE_FILE)  # noqa: PTH110 (`Path`'s may raise)
 
     def _building(self) -> session.BuildSession:
         with self._mutex:
@@ -421,7 +427,7 @@ class StoreWriter:
 
     def _same(self, relative: str, data: bytes) -> bool:
         try:
-            return read_regular(f"{self.path}/{relative}") == data  # as `Folder.read` does
+            return self._files.read(relative) == data
         except OSError:
             return False
 
@@ -454,19 +460,47 @@ class StoreWriter:
         stage = self._building().stage / f"{secrets.token_hex(8)}"
         try:
             _write_synced(stage, data, self._epoch)
-            _make_folders(self.path, final.parent)
+            self._make_folders(relative.rpartition("/")[0])
             if final.is_dir() and not final.is_symlink():
                 final.rename(stage.with_name(f"{stage.name}-replaced"))  # swept with the staging
             _rename(stage, final)
             _sync_folder(final.parent)
-        except OSError as error:
+        except (OSError, StoreError) as error:
             with contextlib.suppress(OSError):
                 stage.unlink(missing_ok=True)
+            if isinstance(error, StoreError):
+                raise
             raise session.refused(final, error) from None
         with self._mutex:
             self._touched = True
             self.files_written += 1
             self.bytes_written += len(data)
+
+    def _make_folders(self, relative: str) -> None:
+        """Create the folders down to this one, 0755 whatever the umask is.
+
+        A file where only a folder can be is replaced; behind a link lies what somebody stored.
+        """
+        folder = self.path
+        for name in filter(None, relative.split("/")):
+            folder = folder / name
+            if folder.is_symlink():
+                raise self._is_link(str(folder.relative_to(self.path)))
+            try:
+                folder.mkdir()
+            except FileExistsError:
+                if folder.is_dir():
+                    continue
+                folder.unlink(missing_ok=True)
+                folder.mkdir(exist_ok=True)
+            folder.chmod(0o755)
+            _sync_folder(folder.parent)
+
+    def _is_link(self, relative: str) -> DamagedError:
+        return DamagedError(
+            f"{self.path / relative} is damaged: it is a symbolic link, which no reader of a store "
+            "follows: put the folder that it leads to in its place"
+        )
 
 
 def source_date_epoch() -> int:
@@ -503,24 +537,6 @@ def _rename(stage: Path, final: Path) -> None:
                 raise
             time.sleep(_PAUSE_S)
     stage.replace(final)
-
-
-def _make_folders(root: Path, folder: Path) -> None:
-    """Create the folders from ``root`` down to ``folder``, 0755 whatever the umask is."""
-    missing: list[Path] = []
-    while folder != root:
-        if folder.is_symlink() or not folder.is_dir():
-            missing.append(folder)
-        folder = folder.parent
-    for folder in reversed(missing):
-        if folder.is_symlink() or folder.exists() and not folder.is_dir():
-            folder.unlink(missing_ok=True)  # where only a folder can be
-        try:
-            folder.mkdir()
-        except FileExistsError:
-            continue
-        folder.chmod(0o755)
-        _sync_folder(folder.parent)
 
 
 def _open_folder(root: Path, relative: str) -> int:

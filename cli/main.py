@@ -1,12 +1,17 @@
 """Entry point of ``cudnn-aot``: loads one command at a time and turns errors into exit codes.
 
 No traceback reaches a user: an error is one line on stderr, and ``CUDNN_AOT_DEBUG=1`` shows where
-an unexpected one came from. Exit codes: 0 done, 1 failed, 2 usage, 3 declined, 130 interrupted.
+an unexpected one came from. Exit codes: 0 done, 1 failed, 2 usage, 3 declined, 130 interrupted,
+143 and 129 ended by SIGTERM and SIGHUP.
 """
 
+import contextlib
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from types import FrameType
 
 from cudnn_aot.cli.output import abandon_stdout, complain, open_standard_streams, print_json
 from cudnn_aot.errors import Error
@@ -17,10 +22,46 @@ def main(args: Sequence[str] | None = None) -> int:
     open_standard_streams()
     arguments = list(sys.argv[1:] if args is None else args)
     try:
-        return _run(arguments)
+        with _ending_in_order():
+            return _run(arguments)
     except BrokenPipeError:
         abandon_stdout()
         return 141  # as if SIGPIPE had ended us
+
+
+class _Ended(KeyboardInterrupt):
+    """A signal that ends processes, by its number: cleaned up after as after an interrupt."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
+
+
+@contextlib.contextmanager
+def _ending_in_order() -> Iterator[None]:
+    """Time-outs of CI end a build by a signal, which must not leave its staging behind.
+
+    What somebody ignores, as under `nohup`, or handles stays as it is.
+    """
+
+    def end(number: int, frame: FrameType | None) -> None:
+        for each in ours:  # `timeout` sends it to the process and to its group
+            signal.signal(each, signal.SIG_IGN)
+        raise _Ended(number)
+
+    ours: list[signal.Signals] = []
+    if threading.current_thread() is threading.main_thread():
+        ours += [each for each in _ENDING if signal.getsignal(each) is signal.SIG_DFL]
+    for each in ours:
+        signal.signal(each, end)
+    try:
+        yield
+    finally:
+        for each in ours:
+            signal.signal(each, signal.SIG_DFL)
 
 
 def _run(arguments: list[str]) -> int:
@@ -49,6 +90,9 @@ def _run(arguments: list[str]) -> int:
         return run_command(arguments)
     except Error as error:
         return fail(type(error).__name__, str(error), error.exit_code)
+    except _Ended as ended:
+        name = signal.Signals(ended.number).name
+        return fail("KeyboardInterrupt", f"ended by {name}", 128 + ended.number)
     except KeyboardInterrupt:
         return fail("KeyboardInterrupt", "interrupted", 130)
     except BrokenPipeError:

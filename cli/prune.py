@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import operator
 import re
+import time
 from collections.abc import Callable
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
 
 from cudnn_aot.cache.inventory import StoredGraph, StoredKernel
+from cudnn_aot.cache.mirrors import prune_mirrors
+from cudnn_aot.cache.place import cache_store
 from cudnn_aot.cache.prune import Criteria, KernelTest, Pruned
 from cudnn_aot.cache.prune import prune as prune_store
 from cudnn_aot.cache.reader import StoreReader
@@ -36,6 +40,11 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
     "tools than are installed.",
 )
 @click.option("--unreferenced", is_flag=True, help="Kernels and blobs that no graph names.")
+@click.option(
+    "--mirrors",
+    is_flag=True,
+    help="Instead of graphs, what was fetched of URLs into the user's cache, or into --store.",
+)
 @click.option("--dry-run", is_flag=True, help="Say what would go; remove nothing.")
 @click.option(
     "--wait", "wait_s", type=click.FloatRange(min=0), default=10.0, show_default=True,
@@ -49,6 +58,7 @@ def prune(
     targets: tuple[str, ...],
     toolchain: str | None,
     unreferenced: bool,
+    mirrors: bool,
     dry_run: bool,
     wait_s: float,
     as_json: bool,
@@ -57,12 +67,18 @@ def prune(
 
     What goes is what every option selects; with --max-size only until the rest fits: whole
     generations first, the plans that one toolchain made, then graphs of the newest, oldest first.
-    Graphs that a living process holds stay.
+    Graphs that a living process holds stay. With --mirrors copies of stores at URLs go instead,
+    whole, those into which nothing was fetched for longest first.
 
     \b
     cudnn-aot prune --max-size 2G --dry-run
     cudnn-aot prune --toolchain other --older-than 30d
     """
+    if mirrors:
+        if targets or toolchain is not None or unreferenced:
+            raise UsageError("--mirrors goes with --max-size and --older-than alone: give no other")
+        cache = cache_store() if store is None else choose_store(store).path
+        return _prune_mirrors(cache, max_size, older_than, dry_run, as_json)
     path = choose_store(store).path
     criteria = Criteria(
         max_disk_bytes=None if max_size is None else parse_size(max_size),
@@ -81,10 +97,12 @@ def prune(
     for failure in went.failures:
         complain(f"error: {failure}")
     if is_over:
+        why = "it has nothing else that may go"
+        if went.held:
+            why = f"{plural(len(went.held), 'graph')} of what may go held by living processes"
         complain(
             f"error: the store still takes {format_bytes(went.left.disk_bytes)}, want at most "
-            f"{format_bytes(limit or 0)}: {plural(len(went.held), 'graph')} of what may go held "
-            "by living processes"
+            f"{format_bytes(limit or 0)}: {why}"
         )
     if as_json:
         print_json(
@@ -103,6 +121,48 @@ def prune(
         )
     else:
         _report(went, dry_run)
+    return 1 if went.failures or is_over else 0
+
+
+def _prune_mirrors(
+    cache: Path, max_size: str | None, older_than: str | None, dry_run: bool, as_json: bool
+) -> int:
+    limit = None if max_size is None else parse_size(max_size)
+    went = prune_mirrors(
+        cache,
+        time.time(),
+        max_disk_bytes=limit,
+        older_than_s=None if older_than is None else parse_age(older_than),
+        dry_run=dry_run,
+    )
+    is_over = limit is not None and went.left.disk_bytes > limit
+    for failure in went.failures:
+        complain(f"error: {failure}")
+    if is_over:
+        complain(
+            f"error: the mirrors still take {format_bytes(went.left.disk_bytes)}, want at most "
+            f"{format_bytes(limit or 0)}: {len(went.held)} of what may go held by living processes"
+        )
+    if as_json:
+        print_json(
+            {
+                "store": str(cache),
+                "dry_run": dry_run,
+                "mirrors": [mirror.root_digest for mirror in went.mirrors],
+                "held": [mirror.root_digest for mirror in went.held],
+                "failures": list(went.failures),
+                "before": asdict(went.before),
+                "left": asdict(went.left),
+            }
+        )
+    else:
+        for mirror in went.held:
+            say(f"kept {mirror.root_digest}: a living process uses it")
+        freed = went.before.disk_bytes - went.left.disk_bytes
+        say(
+            f"{'would remove' if dry_run else 'removed'} {plural(len(went.mirrors), 'mirror')}: "
+            f"{format_bytes(freed)} on the disk, {format_bytes(went.left.disk_bytes)} left"
+        )
     return 1 if went.failures or is_over else 0
 
 

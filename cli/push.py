@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from cudnn_aot.cache.exchange import Received, pull_folder, pull_image, push_folder, push_image
+from cudnn_aot.cache.merge import Prefer
 from cudnn_aot.cache.place import is_url
 from cudnn_aot.cache.registry import parse_reference
 from cudnn_aot.cache.remote import open_remote
@@ -20,7 +21,7 @@ from cudnn_aot.cli.options import (
     target_option,
     trust_option,
 )
-from cudnn_aot.cli.output import print_json, say
+from cudnn_aot.cli.output import complain, print_json, say
 from cudnn_aot.cli.progress import show_progress
 from cudnn_aot.cli.table import format_bytes, plural
 from cudnn_aot.errors import UsageError
@@ -87,6 +88,8 @@ def push(place: str, plain_http: bool, store: str | None, as_json: bool) -> int:
 @target_option("Only what this target needs.")
 @trust_option
 @click.option("--digest", default="", metavar="D", help="The root digest that it must have.")
+@click.option("--keep", is_flag=True, help="Of two that differ, what was there before: no failure.")
+@click.option("--replace", is_flag=True, help="Of two that differ, what is pulled.")
 @_plain_http
 @offline_option
 @json_option
@@ -96,17 +99,23 @@ def pull(
     target: str | None,
     trust: tuple[str, ...],
     digest: str,
+    keep: bool,
+    replace: bool,
     plain_http: bool,
     as_json: bool,
 ) -> int:
     """Add the store at a URL, or in the image HOST/NAME[:TAG][@sha256:DIGEST], to a folder.
 
     Everything is checked before anything is published: digests of manifest and layers, the root
-    digest, a signature, and every file.
+    digest, a signature, and every file. Then it is added as `merge` adds a store: names and plans
+    that differ are listed, and stay as they are: exit code 1, unless --keep or --replace decides.
 
     \b
     cudnn-aot pull ghcr.io/team/llama8b:v3 -o store --target h200
     """
+    if keep and replace:
+        raise UsageError("--keep and --replace exclude each other: give one")
+    prefer: Prefer | None = "keep" if keep else "replace" if replace else None
     keys = tuple(choose_keys(trust))
     path = Path(output)
     with show_progress(quiet=as_json) as progress:
@@ -118,14 +127,19 @@ def pull(
                 target=target,
                 digest=digest,
                 keys=keys,
+                prefer=prefer,
                 plain_http=plain_http,
                 progress=progress,
             )
             name = str(parse_reference(place))
         else:
             files = open_remote(place, digest=digest, keys=keys)
-            got = pull_folder(files, path, target, progress)
+            got = pull_folder(files, path, target, progress, prefer)
             name = redacted(place)
+    for line in got.failures:
+        complain(f"error: {line}")
+    for line in got.conflicts:
+        complain(f"{'error' if prefer is None else 'note'}: {line}")
     if as_json:
         print_json(_as_json(name, path, got))
     else:
@@ -133,7 +147,7 @@ def pull(
         say(f"targets {', '.join(got.targets) or 'none'}; root digest {got.root_digest}")
         if got.source_root_digest != got.root_digest:
             say(f"the source has root digest {got.source_root_digest}")
-    return 0
+    return 1 if got.failures or got.conflicts and prefer is None else 0
 
 
 def _need_network(what: str) -> None:
@@ -155,4 +169,6 @@ def _as_json(name: str, path: Path, got: Received) -> dict[str, object]:
         "digest": got.digest or None,
         "targets": list(got.targets),
         "files_written": got.files_written,
+        "conflicts": list(got.conflicts),
+        "failures": list(got.failures),
     }

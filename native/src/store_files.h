@@ -15,7 +15,7 @@ class StoreFiles {
  public:
   virtual ~StoreFiles() = default;
 
-  // All bytes of a regular file that is no link.
+  // All bytes of a regular file that is no link, and that no link in the store leads to.
   virtual int Read(const std::string& relative, std::string* out) const = 0;
   // Whether anything lies there, a link that leads nowhere too.
   virtual bool Has(const std::string& relative) const = 0;

@@ -33,7 +33,7 @@ const char* WhyNoFile(int error) {
     case ENXIO:  // a socket
       return "it is not a regular file";
     case ENOTDIR:
-      return "what should be its folder is none";
+      return "what should be its folder is none, or a link to one";
     case EBADMSG:  // of an entry of a pack
       return "the bytes after it are not zero";
     default:

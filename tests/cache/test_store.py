@@ -18,6 +18,7 @@ import toy_store
 
 from cudnn_aot.cache import layout
 from cudnn_aot.cache.canonical import canonical_digest, sha256_hex
+from cudnn_aot.cache.place import cache_store
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.cache.writer import StoreWriter
 from cudnn_aot.errors import (
@@ -290,6 +291,46 @@ def test_links_in_a_store_are_not_followed(store: Path, tmp_path: Path) -> None:
     blob.symlink_to(tmp_path / "outside")
     with pytest.raises(DamagedError, match="it is a symbolic link"):
         reader.blob(digest)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        *("blobs", "blobs/sha256", "blobs/sha256/*", "kernels", "kernels/*", "plans"),
+        *("plans/h200", "names", "names/h200", "classes/h200", "builds"),
+    ],
+)
+def test_a_link_for_a_folder_is_followed_by_nobody(store: Path, tmp_path: Path, place: str) -> None:
+    """All readers see one store, and a build takes nothing that they would not see."""
+    before, outside = StoreReader(store).root_digest(), tmp_path / "outside"
+    folder = next(store.glob(place))
+    relative = str(folder.relative_to(store))
+    behind = [path for path in StoreReader(store).files() if path.startswith(relative)]
+    folder.rename(outside)
+    folder.symlink_to(outside)
+
+    reader = StoreReader(store)
+    problems = {problem.path: problem.what for problem in reader.verify()}
+    assert problems[relative] == "it is a symbolic link, and not a folder"
+    assert reader.folder_links() == [relative] and reader.foreign() == []
+    assert behind and not set(behind) & set(reader.files())
+    for path in behind:
+        assert reader.size(path) is None
+        with pytest.raises(DamagedError, match="its folder is none, or a link to one"):
+            reader.read(path)
+    with pytest.raises(DamagedError, match=f"{folder} is damaged: it is a symbolic link"):
+        build(store)
+    folder.unlink()
+    outside.rename(folder)
+    assert StoreReader(store).verify() == [] and StoreReader(store).root_digest() == before
+
+
+def test_folders_are_made_anew_where_a_file_is_in_the_way(store: Path) -> None:
+    before = toy_store.snapshot(store)
+    shutil.rmtree(store / "blobs")
+    (store / "blobs").touch()
+    build(store)
+    assert toy_store.snapshot(store) == before
 
 
 # What is a store
@@ -601,6 +642,24 @@ def open_to_all(tmp_path: Path) -> Path:
         if folder.name.startswith("pytest-of"):
             break
     return tmp_path
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+@pytest.mark.parametrize("mode", [0o700, 0o755])
+def test_a_cache_that_is_not_ours(
+    open_to_all: Path, monkeypatch: pytest.MonkeyPatch, mode: int, is_there: bool
+) -> None:
+    """No option names it, so none is the way out; what may not be looked at is one line too."""
+    home = open_to_all / "home"
+    home.mkdir()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(home))
+    if is_there:
+        build(cache_store())
+    home.chmod(mode)
+    message = in_child(lambda: put_something(cache_store()))
+    assert f"{home}/cudnn-aot" in message and "ermission denied" in message
+    assert message.startswith("cannot ") and "\n" not in message
+    assert "CUDNN_AOT_CACHE" in message and "--store" not in message
 
 
 def test_a_store_of_another_user(store: Path, open_to_all: Path) -> None:

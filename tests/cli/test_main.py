@@ -164,7 +164,48 @@ sys.exit(entry.main(["ls"]))
     assert "Traceback" in done.stderr
 
 
-def test_interrupting_a_build_ends_quickly_and_repeats_well(tmp_path: Path) -> None:
+def default_signals() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def test_what_was_ignored_does_not_end_a_command(tmp_path: Path) -> None:
+    """As `nohup` has it; a command that is done has left the caller's signals as they were."""
+    script = """
+import os, signal, sys
+from cudnn_aot.cli import main, targets
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+listed = targets.say
+def say(*lines):
+    os.kill(os.getpid(), signal.SIGHUP)
+    listed(*lines)
+targets.say = say
+print(main.main(["targets"]))
+print(signal.getsignal(signal.SIGTERM).name, signal.getsignal(signal.SIGHUP).name)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        preexec_fn=default_signals,
+    )
+    code, handlers = done.stdout.splitlines()[-2:]
+    assert (code, handlers) == ("0", "SIG_DFL SIG_IGN")
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "said"),
+    [
+        (signal.SIGINT, 130, "interrupted"),
+        (signal.SIGTERM, 143, "ended by SIGTERM"),
+        (signal.SIGHUP, 129, "ended by SIGHUP"),
+    ],
+)
+def test_interrupting_a_build_ends_quickly_and_repeats_well(
+    tmp_path: Path, number: signal.Signals, code: int, said: str
+) -> None:
     files = [write_graph(tmp_path, linear_graph(f"g{n}", n, op="swish")) for n in (40, 48)]
     files += [write_graph(tmp_path, linear_graph("gelu", 48, op="tanh"))]
     store = tmp_path / "store"
@@ -176,16 +217,18 @@ def test_interrupting_a_build_ends_quickly_and_repeats_well(tmp_path: Path) -> N
         stdout=subprocess.PIPE,
         text=True,
         # A test run in the background of a shell inherits interrupts ignored, and so would this.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        preexec_fn=default_signals,
     )
     while not (store / "store.json").exists() and process.poll() is None:
         time.sleep(0.02)
     time.sleep(0.5)
-    process.send_signal(signal.SIGINT)
+    assert (tmp_path / ".store.building").exists()
+    process.send_signal(number)
     _, errors = process.communicate(timeout=30)
-    assert process.returncode == 130, errors
-    assert errors.splitlines()[-1] == "error: interrupted"
+    assert process.returncode == code, errors
+    assert errors.splitlines()[-1] == f"error: {said}"
     assert "Traceback" not in errors
+    assert not (tmp_path / ".store.building").exists()
     done = run_cli("build", *files, "-t", "cpu", "--store", store, "--json")
     assert done.returncode == 0, done.stderr
     assert {item["status"] for item in json.loads(done.stdout)["graphs"]} == {"built"}

@@ -12,6 +12,7 @@ from registry_server import run_registry
 from served_store import small_store
 
 from cudnn_aot.cache.reader import StoreReader
+from cudnn_aot.cache.writer import StoreWriter
 
 pytest.importorskip("fsspec", reason="the extra `remote` is not installed")
 pytest.importorskip("cryptography", reason="the extra `trust` is not installed")
@@ -99,6 +100,29 @@ def test_an_image_from_push_to_pull(stored, tmp_path, environment):
     gone = run_cli("push", reference, "--store", stored, cwd=tmp_path)
     assert_one_line_error(gone, 2, "needs a network", "cudnn-aot.toml says to be offline")
     assert_one_line_error(run_cli("push", "host.x/A", "--store", stored), 2, "bad image 'host.x/A'")
+
+
+def test_a_pull_that_disagrees_with_what_is_there(stored, tmp_path, environment):
+    url, mine = f"file://{tmp_path}/far", tmp_path / "mine"
+    assert run_cli("push", url, "--store", stored, env=environment).returncode == 0
+    shutil.copytree(stored, mine)
+    key = StoreReader(stored).name("cpu", "both")["graph_key"]
+    with StoreWriter(mine) as writer:
+        writer.put_name("cpu", "scale", key, {"X": 1})
+    ran = run_cli("pull", url, "-o", mine, env=environment)
+    assert ran.returncode == 1
+    assert ran.stderr.startswith(
+        f"error: name 'scale' for cpu: stands for graph {key[:12]}, and in"
+    )
+    document = json.loads(run_cli("pull", url, "-o", mine, "--json", env=environment).stdout)
+    assert len(document["conflicts"]) == 1 and document["failures"] == []
+    kept = run_cli("pull", url, "-o", mine, "--keep", env=environment)
+    assert kept.returncode == 0 and kept.stderr.startswith("note: name 'scale'")
+    assert StoreReader(mine).name("cpu", "scale")["graph_key"] == key
+    assert run_cli("pull", url, "-o", mine, "--replace", env=environment).returncode == 0
+    assert tree_digest(mine) == tree_digest(stored)
+    both = run_cli("pull", url, "-o", mine, "--keep", "--replace", env=environment)
+    assert_one_line_error(both, 2, "--keep and --replace exclude each other")
 
 
 def test_a_store_is_signed_and_trusted(stored, tmp_path, environment):

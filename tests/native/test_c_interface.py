@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import shutil
 import subprocess
@@ -373,6 +374,59 @@ def test_files_that_are_none(tmp_path):
     shutil.rmtree(path / "names" / "cpu")
     (path / "names" / "cpu").write_bytes(b"")
     assert assert_same(plan, path) == "DamagedError"
+
+
+@pytest.mark.parametrize("place", ["plans", "plans/cpu", "names", "names/cpu", "blobs/sha256"])
+def test_a_link_for_a_folder(tmp_path, place):
+    """What is behind it is not served, under a name or a key, as `verify` does not see it."""
+    path = small_store(tmp_path / "store")
+    (path / place).rename(tmp_path / "outside")
+    (path / place).symlink_to(tmp_path / "outside")
+    for asked in ("scale", graph_key("scale")):
+        if place.startswith("names") and asked != "scale":
+            continue
+        assert assert_same(lambda store, asked=asked: store.plan(asked, "cpu"), path) == (
+            "DamagedError"
+        )
+
+
+# Has the kernel refuse `openat2`, as Linux before 5.6 and old filters of containers do.
+_WITHOUT_OPENAT2 = """
+import ctypes, struct, sys
+from pathlib import Path
+from cudnn_aot import errors, runtime
+load, skip, give = 0x20, 0x15, 0x06
+program = b"".join(struct.pack("HBBI", *each) for each in (
+    (load, 0, 0, 0), (skip, 0, 1, 437), (give, 0, 0, 0x50000 | int(sys.argv[2])),
+    (give, 0, 0, 0x7FFF0000),
+))
+filters = ctypes.create_string_buffer(program)
+given = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", 4, ctypes.addressof(filters)))
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, given, 0, 0) == 0
+assert libc.syscall(437, -1, b"x", None, 0) == -1
+assert ctypes.get_errno() == int(sys.argv[2])
+store = runtime.open(sys.argv[1], "cpu")
+print(store.names(), store.plan("scale").engine)
+plans = Path(sys.argv[1]) / "plans"
+outside = plans.rename(plans.parent.with_name("outside"))
+plans.symlink_to(outside)
+try:
+    runtime.open(sys.argv[1]).plan("scale", "cpu")
+except errors.DamagedError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.EPERM])
+def test_systems_without_openat2(tmp_path, number):
+    path = small_store(tmp_path / "store")
+    command = [sys.executable, "-c", _WITHOUT_OPENAT2, path, str(number)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    served, refused = done.stdout.splitlines()
+    assert "scale" in served and "by.hand" in served
+    assert refused.endswith("what should be its folder is none, or a link to one")
 
 
 def test_both_copies_load_libraries_of_their_own(stored):
