@@ -94,7 +94,10 @@ class StoreReader:
     ) -> None:
         self.path = Path(path)
         self._whole = whole or str(self.path)
-        self._store_files = files or open_files(self.path)
+        try:
+            self._store_files = files or open_files(self.path)
+        except OSError as error:
+            raise NotAStoreError(f"cannot read {str(self.path)!r}: {error.strerror}") from None
         self.format = read_format(self.path, self._store_files)
         self._pinned: dict[str, str] | None = None  # the SHA-256 of each document, by its path
         if digest:
@@ -501,7 +504,7 @@ def read_format(path: Path, files: StoreFiles) -> int:
         data = files.read(layout.STORE_FILE)
         document = json.loads(data)
     except (FileNotFoundError, NotADirectoryError):
-        if not path.exists():
+        if not os.path.exists(path):
             raise NotAStoreError(f"no store at {str(path)!r}: there is no such folder") from None
         raise NotAStoreError(
             f"{str(path)!r} is not a store: it has no {layout.STORE_FILE}"

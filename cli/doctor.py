@@ -196,16 +196,15 @@ def _remote(url: str) -> _Finding:
 def _store(path: Place, is_default: bool) -> list[_Finding]:
     if not isinstance(path, Path):
         return [_remote(path)]
-    if not path.exists():
-        if is_default:
-            return [_Finding("store", f"{path}: not there yet; build makes it")]
-        return [_Finding("store", f"{path}: no such folder or pack", False)]
+    if is_default and not os.path.exists(path):
+        return [_Finding("store", f"{path}: not there yet; build makes it")]
     try:
         reader = StoreReader(path)
         contents = f"{plural(len(reader.pointers()), 'plan')} for {', '.join(reader.targets())}"
     except StoreError as error:
         return [_Finding("store", str(error), False)]
-    form = "a pack" if path.is_file() else "writable" if os.access(path, os.W_OK) else "read-only"
+    may_write = "writable" if os.access(path, os.W_OK) else "read-only"
+    form = "a pack" if os.path.isfile(path) else may_write
     owner = path.stat().st_uid
     of_whom = "" if owner == os.geteuid() else f", of user {owner}"
     findings = [_Finding("store", f"{path}: {contents}, {form}{of_whom}")]
@@ -234,7 +233,7 @@ def _life(reader: StoreReader) -> list[_Finding]:
         return [_Finding("store size", str(error), False)]
     sizes = f"{format_bytes(size.bytes)}, {format_bytes(size.disk_bytes)} on the disk"
     findings = [_Finding("store size", sizes)]
-    if reader.path.is_file():  # a pack: nobody builds into it or takes from it
+    if os.path.isfile(reader.path):  # a pack: nobody builds into it or takes from it
         return findings
     marks = held.Marks(reader.path)
     try:

@@ -1,7 +1,7 @@
 """``cudnn-aot ls``, ``show``, ``verify``: what a store holds; standard library and click."""
 
+import os
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import click
@@ -166,7 +166,7 @@ def show(
     cudnn-aot show ffn_up --target h200
     cudnn-aot show ffn_up.json --svg ffn_up.svg
     """
-    if Path(name).is_file() or name.endswith(".json") and not _is_stored(name, store):
+    if os.path.isfile(name) or name.endswith(".json") and not _is_stored(name, store):
         from cudnn_aot.cli.graph_file import show_graph_file
 
         return show_graph_file(name, as_json=as_json, as_mermaid=mermaid, svg=svg)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -163,7 +164,7 @@ def tune(
     reader = choice.pinned_reader()
     given = _parse_symbols(symbols)
     path = Path(output)
-    known = read_entries(path) if path.exists() else []
+    known = read_entries(path) if os.path.exists(path) else []
     if names:
         chosen = [(name, target or _owner(reader, name)) for name in names]
     else:

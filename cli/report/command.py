@@ -1,6 +1,7 @@
 """``cudnn-aot report``: what a store holds, as one HTML page or as the document behind it."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +126,7 @@ def _build_row(path: Path) -> tuple[dict[str, Any], dict[str, float]]:
 
 
 def _document(path: Path) -> Any:
-    if path.exists() and not path.is_file():  # a FIFO would be waited for without end
+    if os.path.exists(path) and not os.path.isfile(path):  # a FIFO would be waited for without end
         raise UsageError(f"{path}: not a regular file")
     try:
         return json.loads(path.read_text(encoding="utf-8"))

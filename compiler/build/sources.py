@@ -71,7 +71,7 @@ def expand(files: Iterable[str | Path]) -> list[Path]:
     """
     paths: list[Path] = []
     for path in map(Path, files):
-        if not path.is_dir():
+        if not os.path.isdir(path):
             paths.append(path)
             continue
         try:

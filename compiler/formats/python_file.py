@@ -36,7 +36,7 @@ def load(path: Path) -> list[Graph | Unread]:
     with tempfile.TemporaryDirectory(prefix="cudnn-aot-") as folder:
         answer = Path(folder) / "answer.json"
         code = _run(path, answer)
-        if not answer.exists():
+        if not os.path.exists(answer):
             how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
             raise InvalidGraphError(f"running the file ended with {how}")
         document = json.loads(answer.read_text(encoding="utf-8"))

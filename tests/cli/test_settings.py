@@ -117,6 +117,20 @@ def test_which_config_file_is_read(tmp_path: Path) -> None:
     assert chosen(CUDNN_AOT_CONFIG=os.devnull) == "auto"
 
 
+@pytest.mark.parametrize(
+    "content",
+    ["[project\ndependencies = ['cudnn-aot']\n[tool.other]\n", "[tool.x]\ncudnn-aot = [\n"],
+)
+def test_a_broken_file_of_another_tool_is_passed_over(content: str, tmp_path: Path) -> None:
+    (tmp_path / "cudnn-aot.toml").write_text("jobs = 3")
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    (inner / "pyproject.toml").write_text(content)
+    assert settings(cwd=inner)["jobs"] == ("3", str(tmp_path / "cudnn-aot.toml"))
+    (inner / "pyproject.toml").write_text(content + "[tool.cudnn-aot]\njobs = 4\n")
+    assert_one_line_error(run_cli("doctor", cwd=inner), 2, "inner/pyproject.toml' is not TOML")
+
+
 # content of the file: what the one line says beside the file's name
 WRONG = {
     'stroe = "x"': ("unknown key 'stroe'", "did you mean 'store'?", "known: store, target"),

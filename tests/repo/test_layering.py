@@ -176,6 +176,18 @@ def test_nothing_is_unpickled() -> None:
             assert not any(within(module, each) for module in names for each in runs), name
 
 
+def test_no_question_about_a_path_raises() -> None:
+    """Whether a file is there, `os.path` answers with no where the system does not let us look."""
+    raising = ("exists", "is_dir", "is_file", "is_symlink")  # of pathlib.Path
+    for name, path in modules():
+        if within(name, "cudnn_aot.cache") or within(name, "cudnn_aot.recipes"):
+            continue  # ask in the store and in the installation alone
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            is_call = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+            if is_call and node.func.attr in raising:
+                assert ast.unparse(node.func.value) == "os.path", f"{name}: {ast.unparse(node)}"
+
+
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_a_folder_cannot_be_imported_by_its_own_name(folder: str) -> None:
     """From the checkout `import compiler` would give a second copy of every class."""
