@@ -62,6 +62,38 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
+class Listing:
+    """What lies in a store, as far as its folders can be listed; nothing was opened.
+
+    Attributes:
+        paths: of all files, sorted.
+        problems: the folders that the system does not let us list.
+    """
+
+    paths: tuple[str, ...]
+    problems: tuple[Problem, ...]
+
+    @property
+    def foreign(self) -> list[str]:
+        """Files and links that are not the store's own, sorted."""
+        return [
+            path
+            for path in self.paths
+            if layout.classify(path) is None and not layout.is_folder(path)
+        ]
+
+    @property
+    def targets(self) -> list[str]:
+        """Every target that has a plan or a name, sorted."""
+        return sorted({ids[0] for kind in ("pointer", "name") for ids in self.of(kind)})
+
+    def of(self, kind: str) -> list[tuple[str, ...]]:
+        """What files of a kind, as `layout.classify` calls it, are named by; sorted."""
+        known = filter(None, map(layout.classify, self.paths))
+        return sorted(ids for each, ids in known if each == kind)
+
+
+@dataclass(frozen=True, slots=True)
 class _Seen:
     """What a verification has read: kernel records, and the digests of blobs that are whole."""
 
@@ -262,18 +294,20 @@ class StoreReader:
 
     def foreign(self) -> list[str]:
         """Files and links in the store's folder that are not the store's own, sorted."""
-        return sorted(
-            path
-            for path in self._files()
-            if layout.classify(path) is None and not layout.is_folder(path)
-        )
+        return Listing(tuple(sorted(self._files())), ()).foreign
+
+    def listing(self) -> Listing:
+        """All files; a folder that cannot be listed hides what is in it and nothing else."""
+        problems: list[Problem] = []
+        paths = tuple(sorted(self._files(unlisted=problems)))
+        return Listing(paths, tuple(problems))
 
     def verify(self, progress: ProgressCallback = silent) -> list[Problem]:
         """Every fault of the store: each byte is read, each reference is followed."""
         problems: list[Problem] = []
         # What plans refer to is read for them, or for itself, but not for both.
         seen = _Seen(functools.cache(self.kernel), set())
-        files = list(self._files())
+        files = list(self._files(unlisted=problems))
         for number, relative in enumerate(files):
             progress(Event(Stage.VERIFY, number, len(files), relative))
             if layout.is_folder(relative):
@@ -461,18 +495,18 @@ class StoreReader:
         status = self._status(relative)
         return status is not None and status.is_folder
 
-    def _files(self, start: str = "") -> Iterator[str]:
+    def _files(self, start: str = "", unlisted: list[Problem] | None = None) -> Iterator[str]:
         """Paths of all files, relative and with forward slashes; staging and the like are left out.
 
         A folder where the store has a file counts as that file. With ``start``, those below that
-        folder, which itself may be none.
+        folder, which itself may be none. With ``unlisted``, folders that cannot be listed go there.
         """
         if start and not self._is_folder(start):
             return
         pending = [start]
         while pending:
             folder = pending.pop()
-            for name, is_folder in self._list(folder):
+            for name, is_folder in self._list(folder, unlisted):
                 relative = f"{folder}/{name}" if folder else name
                 if not is_folder:
                     yield relative
@@ -481,14 +515,20 @@ class StoreReader:
                     if layout.classify(relative) is not None:
                         yield relative
 
-    def _list(self, folder: str) -> Sequence[tuple[str, bool]]:
+    def _list(
+        self, folder: str, unlisted: list[Problem] | None = None
+    ) -> Sequence[tuple[str, bool]]:
         """What lies in a folder, sorted; nothing of one that went away."""
         try:
             return self._store_files.entries(folder)
         except FileNotFoundError:
             return ()
         except OSError as error:
-            raise StoreError(f"cannot list {self.path / folder}: {error.strerror}") from None
+            fault = f"cannot list {self.path / folder}: {error.strerror}"
+            if unlisted is None:
+                raise StoreError(fault) from None
+            unlisted.append(Problem(folder or ".", fault, unreadable=True))
+            return ()
 
     def _entries(self, start: str = "") -> Iterator[tuple[str, tuple[str, ...], str]]:
         for relative in self._files(start):
@@ -536,4 +576,4 @@ def _reason(error: DamagedError) -> str:
     return reason or str(error)
 
 
-__all__ = ["Problem", "StoreReader", "read_format"]
+__all__ = ["Listing", "Problem", "StoreReader", "read_format"]

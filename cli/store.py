@@ -246,15 +246,16 @@ def verify(
         return verify_complete(reader, complete or "", targets, allowed, as_json)
     with show_progress(quiet=as_json) as progress:
         problems = reader.verify(progress)
-    foreign = reader.foreign()
+    listing = reader.listing()
+    plans, kernels, foreign = len(listing.of("pointer")), len(listing.of("kernel")), listing.foreign
     (digest,) = _digests(reader)
     if as_json:
         print_json(
             {
                 "store": reader.where,
                 "root_digest": digest,
-                "plans": len(reader.pointers()),
-                "kernels": len(reader.kernels()),
+                "plans": plans,
+                "kernels": kernels,
                 "problems": [
                     {"path": p.path, "what": p.what, "unreadable": p.unreadable} for p in problems
                 ],
@@ -264,7 +265,6 @@ def verify(
     else:
         for problem in problems:
             say(f"{'unreadable' if problem.unreadable else 'damaged'}: {problem}")
-        plans, kernels = len(reader.pointers()), len(reader.kernels())
         counts = f"{plural(plans, 'plan')}, {plural(kernels, 'kernel')}"
         verdict = f"{plural(len(problems), 'problem')}" if problems else "every byte as recorded"
         others = f"; {plural(len(foreign), 'file')} not of the store" if foreign else ""

@@ -96,6 +96,42 @@ def test_a_store_that_is_closed_is_one_line(place: Path, built_store: Path) -> N
     assert "config file" in done.stdout
 
 
+@pytest.mark.parametrize("folder", ["blobs", "plans/cpu", "classes", "names/cpu", "kernels"])
+def test_a_folder_that_cannot_be_listed_is_one_problem(
+    folder: str, place: Path, store: Path
+) -> None:
+    """`verify` finds other faults beside it, `report` makes its page, `doctor` says the rest."""
+    need_closed_folders()
+    other = next((store / ("kernels" if folder == "blobs" else "blobs")).rglob("??/*"))
+    other.chmod(0o644)
+    other.write_bytes(other.read_bytes()[:-1])
+    (store / "notes").touch()
+    closed = min((store / "blobs/sha256").iterdir()) if folder == "blobs" else store / folder
+    relative = str(closed.relative_to(store))
+    closed.chmod(0)
+    out = place / "out"
+    out.mkdir()
+    os.chown(out, NOBODY, NOBODY)
+    done = as_nobody("verify", "--store", store, "--json", cwd=place)
+    document = json.loads(done.stdout)
+    problems = {problem["path"]: problem for problem in document["problems"]}
+    assert done.returncode == 1 and document["foreign"] == ["notes"], done.stderr
+    assert problems[relative]["unreadable"]
+    assert problems[relative]["what"] == f"cannot list {closed}: Permission denied"
+    assert not problems[str(other.relative_to(store))]["unreadable"]
+    assert document["plans"] == (0 if folder == "plans/cpu" else 2)
+    lines = as_nobody("verify", "--store", store, cwd=place).stdout.splitlines()
+    assert f"unreadable: {relative}: {problems[relative]['what']}" in lines
+    done = as_nobody("report", "-o", out / "page.html", "--store", store, "--json", cwd=place)
+    reported = json.loads(done.stdout)
+    assert done.returncode == 1 and reported["problems"] == document["problems"]
+    assert relative in (out / "page.html").read_text()
+    done = as_nobody("doctor", "--store", store, cwd=place)
+    assert done.returncode == 1 and done.stderr == ""
+    assert f"! store                cannot list {closed}" in done.stdout
+    assert "foreign files        1 file: notes" in done.stdout and "config file" in done.stdout
+
+
 # how the file comes to be there: what the one line says
 OFFERED = {
     "own": "",
