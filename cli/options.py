@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from cudnn_aot.cache.files import is_open_to_all
 from cudnn_aot.cache.layers import AnyReader, open_layers, open_store
 from cudnn_aot.cache.place import Place, place_of, split_places
 from cudnn_aot.cache.reader import StoreReader
@@ -20,6 +21,7 @@ from cudnn_aot.cli.completion import (
     complete_hosts,
     complete_targets,
 )
+from cudnn_aot.cli.output import complain
 from cudnn_aot.cli.settings import BY_NAME, Choice, choose
 from cudnn_aot.errors import UsageError
 
@@ -58,6 +60,19 @@ class StoreChoice:
         pinned = pins or [""] * len(self.layers)
         return open_layers(list(zip(self.layers, pinned, strict=True)), keys=choose_keys())
 
+    def warn_of_writers(self) -> None:
+        """Name each layer whose kernels are about to run and that any user may change, unless it is
+        pinned or signed.
+        """
+        if choose("pin", None).value or choose_keys():
+            return
+        for place in self.layers:
+            if isinstance(place, Path) and is_open_to_all(place):
+                complain(
+                    f"warning: any user may change the store {str(place)!r}, whose kernels run: "
+                    f"chmod -R o-w it, or set {BY_NAME['pin'].variable}"
+                )
+
     def only_reader(self, keys: Sequence[PublicKey] = ()) -> StoreReader:
         """The one store, signed by one of the keys if there are any; UsageError for several."""
         return open_store(self._only(), keys=keys)
@@ -81,7 +96,7 @@ def choose_store(flag: str | None) -> StoreChoice:
 
 
 def open_source(text: str) -> StoreReader:
-    """The store at a path or URL whose contents go elsewhere.
+    """The store at a path or URL that an argument names.
 
     Raises:
         TrustError: keys are trusted, and none of them has signed it.

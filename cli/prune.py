@@ -81,10 +81,12 @@ def prune(
     for failure in went.failures:
         complain(f"error: {failure}")
     if is_over:
+        why = "nothing that may go is left"
+        if went.held:
+            why = f"{plural(len(went.held), 'graph')} of what may go held by living processes"
         complain(
             f"error: the store still takes {format_bytes(went.left.disk_bytes)}, want at most "
-            f"{format_bytes(limit or 0)}: {plural(len(went.held), 'graph')} of what may go held "
-            "by living processes"
+            f"{format_bytes(limit or 0)}: {why}"
         )
     if as_json:
         print_json(

@@ -113,14 +113,17 @@ SETTINGS = (
         "offline", "switch", "of stores at URLs take what was fetched before, and open no socket",
         "--offline", "CUDNN_AOT_OFFLINE", "offline", "0",
         (
-            "build", "why", "ls", "show", "verify", "run", "tune", "report", "sign", "pack", "push",
-            "pull", "prune", "doctor",
+            "build", "why", "ls", "show", "verify", "run", "tune", "report", "diff", "merge",
+            "prune", "sign", "pack", "push", "pull", "doctor",
         ),
     ),
     Setting(
         "trust", "keys", "public keys, `:` between them, of which one must have signed a store",
         "--trust", "CUDNN_AOT_TRUST", "trust", "",
-        ("why", "ls", "show", "verify", "run", "tune", "pull"),
+        (
+            "why", "ls", "show", "verify", "run", "tune", "report", "diff", "merge", "pack", "push",
+            "pull",
+        ),
     ),
     Setting(
         "pin", "text", "root digests, with `:` between them, that the layers of a store must have",

@@ -9,7 +9,7 @@ import click
 
 from cudnn_aot.cli.completion import complete_files
 from cudnn_aot.cli.files import publish
-from cudnn_aot.cli.options import choose_store, json_option, store_option
+from cudnn_aot.cli.options import choose_keys, choose_store, json_option, store_option
 from cudnn_aot.cli.output import print_json
 from cudnn_aot.cli.table import format_bytes, plural
 from cudnn_aot.errors import UsageError
@@ -63,7 +63,7 @@ def report(
     from cudnn_aot.cli.report.contents import report_document
     from cudnn_aot.cli.report.page import page
 
-    reader = choose_store(store).only_reader()
+    reader = choose_store(store).only_reader(choose_keys())
     timed = [row for file in benches for row in _bench_rows(Path(file))]
     built = [_build_row(Path(file)) for file in builds]
     seconds = {key: time for _, times in built for key, time in times.items()}

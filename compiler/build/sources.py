@@ -8,6 +8,7 @@ from pathlib import Path
 
 from cudnn_aot.cache.layout import encode_name
 from cudnn_aot.cache.progress import Event, ProgressCallback, Stage
+from cudnn_aot.cache.switch import is_debugging
 from cudnn_aot.compiler.build.summary import GraphResult, Status
 from cudnn_aot.compiler.formats.load import Unread, read_graphs
 from cudnn_aot.compiler.graph.graph import Graph
@@ -94,7 +95,7 @@ def read_each(path: Path) -> list[Graph | Unread]:
 
 def failure_line(error: Exception) -> str:
     """One line for a report; an exception that is not ours is named as a fault of the program."""
-    if os.environ.get("CUDNN_AOT_DEBUG") == "1" and not isinstance(error, Error | OSError):
+    if is_debugging() and not isinstance(error, Error | OSError):
         raise error
     if isinstance(error, OSError) and error.strerror:
         return (f"{error.filename}: " if error.filename else "") + error.strerror.lower()

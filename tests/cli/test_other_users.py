@@ -96,6 +96,19 @@ def test_a_store_that_is_closed_is_one_line(place: Path, built_store: Path) -> N
     assert "config file" in done.stdout
 
 
+def test_a_plan_that_is_closed_is_unreadable(place: Path, store: Path) -> None:
+    """Not damaged: nothing is known of its bytes. What is cut is damaged."""
+    need_closed_folders()
+    closed, cut = (store / "names/cpu" / f"{name}.json" for name in ("up", "down"))
+    closed.chmod(0)
+    cut.chmod(0o644)
+    cut.write_bytes(cut.read_bytes()[:-1])
+    done = as_nobody("ls", "--store", store, "--json", cwd=place)
+    states = {plan["name"]: plan["status"] for plan in json.loads(done.stdout)["plans"]}
+    assert done.returncode == 1
+    assert states.items() >= {"up": "unreadable", "down": "damaged"}.items()
+
+
 @pytest.mark.parametrize("folder", ["blobs", "plans/cpu", "classes", "names/cpu", "kernels"])
 def test_a_folder_that_cannot_be_listed_is_one_problem(
     folder: str, place: Path, store: Path

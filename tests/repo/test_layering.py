@@ -14,7 +14,11 @@ FOLDERS = ("compiler", "cache", "runtime", "cli", "recipes")
 ALLOWED = {
     "cudnn_aot.errors": (),
     "cudnn_aot.compiler.graph": ("cudnn_aot.errors",),
-    "cudnn_aot.compiler.formats": ("cudnn_aot.errors", "cudnn_aot.compiler.graph"),
+    "cudnn_aot.compiler.formats": (
+        "cudnn_aot.errors",
+        "cudnn_aot.compiler.graph",
+        "cudnn_aot.cache.switch",
+    ),
     "cudnn_aot.compiler.recorder": (
         "cudnn_aot.errors",
         "cudnn_aot.compiler.graph",
