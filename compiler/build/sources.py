@@ -10,7 +10,7 @@ from cudnn_aot.cache.layout import encode_name
 from cudnn_aot.cache.progress import Event, ProgressCallback, Stage
 from cudnn_aot.cache.switch import is_debugging
 from cudnn_aot.compiler.build.summary import GraphResult, Status
-from cudnn_aot.compiler.formats.load import Unread, read_graphs
+from cudnn_aot.compiler.formats.load import Unread, read_graphs, stem_of
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.errors import Error, UsageError, cudnnGraphNotSupportedError
 
@@ -90,7 +90,7 @@ def read_each(path: Path) -> list[Graph | Unread]:
     try:
         return read_graphs(path)
     except Exception as error:
-        return [Unread(path.stem, error)]
+        return [Unread(stem_of(path), error)]
 
 
 def failure_line(error: Exception) -> str:
@@ -106,7 +106,7 @@ def failure_line(error: Exception) -> str:
 
 
 def _source(path: Path, graph: Graph) -> Source | Unread:
-    name = graph.name or path.stem
+    name = graph.name or stem_of(path)
     try:
         graph.freeze()
         encode_name("graph name", name)  # refuses what the store could not file
