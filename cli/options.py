@@ -22,7 +22,7 @@ from cudnn_aot.cli.completion import (
     complete_targets,
 )
 from cudnn_aot.cli.output import complain
-from cudnn_aot.cli.settings import BY_NAME, Choice, choose
+from cudnn_aot.cli.settings import BY_NAME, DEFAULT, Choice, choose
 from cudnn_aot.errors import UsageError
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -60,14 +60,26 @@ class StoreChoice:
         pinned = pins or [""] * len(self.layers)
         return open_layers(list(zip(self.layers, pinned, strict=True)), keys=choose_keys())
 
-    def warn_of_writers(self) -> None:
-        """Name each layer whose kernels are about to run and that any user may change, unless it is
-        pinned or signed.
+    def check_writers(self) -> None:
+        """Before kernels run, name each layer that any user may change, unless it is pinned or
+        signed.
+
+        Raises:
+            UsageError: nobody named the store, and it is neither this user's nor root's.
         """
         if choose("pin", None).value or choose_keys():
             return
         for place in self.layers:
-            if isinstance(place, Path) and is_open_to_all(place):
+            if not isinstance(place, Path):
+                continue
+            if self.chosen_by == DEFAULT and os.path.exists(place):
+                owner = place.stat().st_uid
+                if owner not in (os.geteuid(), 0):
+                    raise UsageError(
+                        f"store {str(place)!r} is user {owner}'s, and this is user "
+                        f"{os.geteuid()}: name it with --store to run its kernels"
+                    )
+            if is_open_to_all(place):
                 complain(
                     f"warning: any user may change the store {str(place)!r}, whose kernels run: "
                     f"chmod -R o-w it, or set {BY_NAME['pin'].variable}"

@@ -117,7 +117,7 @@ def run(
     if everything == bool(names):
         raise UsageError("name the plans to run, or pass --all")
     choice = choose_store(store)
-    choice.warn_of_writers()
+    choice.check_writers()
     reader = choice.reader()
     given = _parse_symbols(symbols)
     if everything:

@@ -161,7 +161,7 @@ def tune(
     from cudnn_aot.compiler.planning.tuning import place_of, read_entries
 
     choice = choose_store(store)
-    choice.warn_of_writers()
+    choice.check_writers()
     reader = choice.pinned_reader()
     given = _parse_symbols(symbols)
     path = Path(output)

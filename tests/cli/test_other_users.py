@@ -194,3 +194,20 @@ def test_a_config_file_of_a_stranger_is_not_obeyed(how: str, place: Path, store:
         assert_one_line_error(none, 2, "no store at 'cudnn_aot_store'")
     if how == "file":  # whose it is may use it
         assert as_nobody("ls", cwd=shared / "inner").returncode == 0
+
+
+def test_the_default_store_of_a_stranger_is_not_run(place: Path, built_store: Path) -> None:
+    """What lies where somebody happens to work, as a config file may; who names it may run it."""
+    shared = place / "shared"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    store = shutil.copytree(built_store, shared / "cudnn_aot_store", copy_function=shutil.copy2)
+    assert run_cli("run", "--all", cwd=shared).returncode == 0
+    for path in (store, *store.rglob("*")):
+        os.chown(path, NOBODY, NOBODY)
+    refused = f"store 'cudnn_aot_store' is user {NOBODY}'s, and this is user 0"
+    for verb in (("run", "--all"), ("tune", "-o", "tuned.json")):
+        assert_one_line_error(run_cli(*verb, cwd=shared), 2, refused, "--store")
+    done = run_cli("run", "--all", "--store", "cudnn_aot_store", cwd=shared)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert run_cli("ls", cwd=shared).returncode == 0
