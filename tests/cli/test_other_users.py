@@ -211,3 +211,26 @@ def test_the_default_store_of_a_stranger_is_not_run(place: Path, built_store: Pa
     done = run_cli("run", "--all", "--store", "cudnn_aot_store", cwd=shared)
     assert (done.returncode, done.stderr) == (0, "")
     assert run_cli("ls", cwd=shared).returncode == 0
+
+
+IN_PROCESS = """
+import sys
+import cudnn_aot as cudnn
+g = cudnn.pygraph(target="cpu")
+g.deserialize(open(sys.argv[1]).read())
+g.build([cudnn.heur_mode.A])
+print(g.get_plan_name())
+"""
+
+
+def test_a_program_whose_home_is_closed(place: Path, store: Path, graph_files: list[Path]) -> None:
+    """What its own store would add is absent; the one that it was given has the plan."""
+    need_closed_folders()
+    home = place / "home"
+    (home / ".cache").mkdir(parents=True)
+    home.chmod(0o700)
+    env = {name: value for name, value in os.environ.items() if name not in UNSET}
+    env |= {"HOME": str(home), "XDG_CACHE_HOME": "", "CUDNN_AOT_STORE": str(store)}
+    graph = shutil.copy(graph_files[0], place)
+    done = run_as_nobody([sys.executable, "-c", IN_PROCESS, graph], place, env)
+    assert (done.returncode, done.stdout) == (0, "gemm.host.blocked\n"), done.stderr
