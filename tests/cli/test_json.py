@@ -74,7 +74,8 @@ def places(tmp_path_factory: pytest.TempPathFactory, built_store: Path) -> dict[
             writer.put_name("h200", "moved", key, {"A": 1})
     with StoreWriter(folder / "other") as writer:
         key = writer.reader.name("h200", "layer/1")["graph_key"]
-        pointer = {**writer.reader.pointer("h200", key), "records": [], "reasons": ["too odd"]}
+        declined = {"status": "declined", "records": [], "reasons": ["too odd"]}
+        pointer = {**writer.reader.pointer("h200", key), **declined}
         writer.put_pointer("h200", key, pointer)
     shutil.copytree(folder / "one", folder / "damaged")
     next((folder / "damaged" / "blobs").glob("*/*/*")).unlink()
