@@ -165,17 +165,21 @@ def _keep_log(spec: KernelSpec, text: str) -> Path | None:
     if not text.strip():
         return None
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111
-    for base in (Path(cache), Path(tempfile.gettempdir())):
-        if not base.is_absolute():  # of a user without a home
-            continue
-        path = base / "cudnn-aot" / "logs" / f"{spec.key[:16]}.log"
-        try:
+    path = Path(cache) / "cudnn-aot" / "logs" / f"{spec.key[:16]}.log"
+    try:
+        if path.is_absolute():  # not of a user without a home
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
-        except OSError:
-            continue
-        return path
-    return None
+            return path
+    except OSError:
+        pass
+    try:  # any user may write there: a name that was known before might lead elsewhere
+        descriptor, name = tempfile.mkstemp(f"-{spec.key[:16]}.log", "cudnn-aot-")
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            stream.write(text)
+    except OSError:
+        return None
+    return Path(name)
 
 
 def _check_host(spec: KernelSpec) -> None:

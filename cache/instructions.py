@@ -47,6 +47,7 @@ def check_instructions(library: Path, level: str) -> None:
         [disassembler, "-d", "--no-show-raw-insn", str(library)],
         capture_output=True,
         text=True,
+        errors="backslashreplace",  # it names paths, which may be no text
         env=C_LOCALE,
     )
     if listing.returncode != 0:

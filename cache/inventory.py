@@ -192,7 +192,7 @@ def sizes_of(reader: StoreReader) -> dict[str, Size]:
     In a pack a file takes its bytes up to the next; ``""`` is what the pack takes besides. So of
     both forms the sum is what the store takes.
     """
-    if reader.path.is_dir():
+    if os.path.isdir(reader.path):
         return measure(reader.path)
     bytes_of = {path: reader.size(path) or 0 for path in (*reader.files(), *reader.foreign())}
     sizes = {path: Size(size, aligned(size)) for path, size in bytes_of.items()}

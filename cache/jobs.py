@@ -69,7 +69,7 @@ def _cgroup_folders() -> list[Path]:
             folder = root / path.lstrip("/")
             folders += [p for p in (folder, *folder.parents) if p == root or root in p.parents]
     folders += [_CGROUP, _CGROUP / "cpu", _CGROUP / "memory"]
-    return list(dict.fromkeys(folder for folder in folders if folder.is_dir()))
+    return list(dict.fromkeys(folder for folder in folders if os.path.isdir(folder)))
 
 
 def _cpu_quota(folder: Path) -> float | None:

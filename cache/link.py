@@ -182,7 +182,13 @@ def _version(text: str) -> tuple[int, ...]:
 
 def _run(command: list[str], what: str) -> str:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, env=C_LOCALE)
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            errors="backslashreplace",  # it names paths, which may be no text
+            env=C_LOCALE,
+        )
     except OSError as error:
         raise CompileError(f"cannot {what} with {command[0]}: {error.strerror}") from None
     if done.returncode != 0:

@@ -52,7 +52,7 @@ def _final(path: Path) -> Path:
     except OSError as error:
         raise StoreError(f"cannot write {str(path)!r}: {(error.strerror or '').lower()}") from None
     if final is None:  # a pack is checked before it is there, which no stream can be
-        kind = "a folder" if path.is_dir() else "a stream or a device"
+        kind = "a folder" if os.path.isdir(path) else "a stream or a device"
         raise UsageError(f"bad pack {str(path)!r}: it is {kind}, want the path of a file")
     return final
 

@@ -12,6 +12,7 @@ store's own are left alone.
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -119,7 +120,7 @@ def prune(path: Path, criteria: Criteria, *, dry_run: bool = False, wait_s: floa
             "--unreferenced"
         )
     reader = StoreReader(path)
-    if path.is_file():
+    if os.path.isfile(path):
         raise UsageError(
             f"cannot prune {str(path)!r}: it is a pack, which never changes; prune the folder, "
             "then make a pack of that with `cudnn-aot pack`"

@@ -14,7 +14,7 @@ import errno
 import functools
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,31 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
+class Listing:
+    """What lies in a store, as far as its folders can be listed; nothing was opened.
+
+    Attributes:
+        paths: of all files, sorted.
+        foreign: of files and links that are not the store's own, sorted.
+        problems: the folders that the system does not let us list.
+    """
+
+    paths: tuple[str, ...]
+    foreign: tuple[str, ...]
+    problems: tuple[Problem, ...]
+
+    @property
+    def targets(self) -> list[str]:
+        """Every target that has a plan or a name, sorted."""
+        return sorted({ids[0] for kind in ("pointer", "name") for ids in self.of(kind)})
+
+    def of(self, kind: str) -> list[tuple[str, ...]]:
+        """What files of a kind, as `layout.classify` calls it, are named by; sorted."""
+        known = filter(None, map(layout.classify, self.paths))
+        return sorted(ids for each, ids in known if each == kind)
+
+
+@dataclass(frozen=True, slots=True)
 class _Seen:
     """What a verification has read: kernel records, and the digests of blobs that are whole."""
 
@@ -95,7 +120,10 @@ class StoreReader:
     ) -> None:
         self.path = Path(path)
         self._whole = whole or str(self.path)
-        self._store_files = files or open_files(self.path)
+        try:
+            self._store_files = files or open_files(self.path)
+        except OSError as error:
+            raise NotAStoreError(f"cannot read {str(self.path)!r}: {error.strerror}") from None
         self.format = read_format(self.path, self._store_files)
         self._pinned: dict[str, str] | None = None  # the SHA-256 of each document, by its path
         if digest:
@@ -260,9 +288,18 @@ class StoreReader:
 
     def foreign(self) -> list[str]:
         """Files and links in the store's folder that are not the store's own, sorted."""
-        return sorted(
+        return list(self._foreign(sorted(self._files())))
+
+    def listing(self) -> Listing:
+        """All files; a folder that cannot be listed hides what is in it and nothing else."""
+        problems: list[Problem] = []
+        paths = tuple(sorted(self._files(unlisted=problems)))
+        return Listing(paths, tuple(self._foreign(paths)), tuple(problems))
+
+    def _foreign(self, paths: Iterable[str]) -> Iterator[str]:
+        return (
             path
-            for path in self._files()
+            for path in paths
             if layout.classify(path) is None and self._folder_fault(path) is None
         )
 
@@ -284,7 +321,7 @@ class StoreReader:
         problems: list[Problem] = []
         # What plans refer to is read for them, or for itself, but not for both.
         seen = _Seen(functools.cache(self.kernel), set())
-        files = list(self._files())
+        files = list(self._files(unlisted=problems))
         for number, relative in enumerate(files):
             progress(Event(Stage.VERIFY, number, len(files), relative))
             if fault := self._folder_fault(relative):
@@ -482,18 +519,18 @@ class StoreReader:
         status = self._status(relative)
         return status is not None and status.is_folder
 
-    def _files(self, start: str = "") -> Iterator[str]:
+    def _files(self, start: str = "", unlisted: list[Problem] | None = None) -> Iterator[str]:
         """Paths of all files, relative and with forward slashes; staging and the like are left out.
 
         A folder where the store has a file counts as that file. With ``start``, those below that
-        folder, which itself may be none.
+        folder, which itself may be none. With ``unlisted``, folders that cannot be listed go there.
         """
         if start and not self._is_folder(start):
             return
         pending = [start]
         while pending:
             folder = pending.pop()
-            for name, is_folder in self._list(folder):
+            for name, is_folder in self._list(folder, unlisted):
                 relative = f"{folder}/{name}" if folder else name
                 if not is_folder:
                     yield relative
@@ -502,14 +539,20 @@ class StoreReader:
                     if layout.classify(relative) is not None:
                         yield relative
 
-    def _list(self, folder: str) -> Sequence[tuple[str, bool]]:
+    def _list(
+        self, folder: str, unlisted: list[Problem] | None = None
+    ) -> Sequence[tuple[str, bool]]:
         """What lies in a folder, sorted; nothing of one that went away."""
         try:
             return self._store_files.entries(folder)
         except FileNotFoundError:
             return ()
         except OSError as error:
-            raise StoreError(f"cannot list {self.path / folder}: {error.strerror}") from None
+            fault = f"cannot list {self.path / folder}: {error.strerror}"
+            if unlisted is None:
+                raise StoreError(fault) from None
+            unlisted.append(Problem(folder or ".", fault, unreadable=True))
+            return ()
 
     def _entries(self, start: str = "") -> Iterator[tuple[str, tuple[str, ...], str]]:
         for relative in self._files(start):
@@ -525,7 +568,7 @@ def read_format(path: Path, files: StoreFiles) -> int:
         data = files.read(layout.STORE_FILE)
         document = json.loads(data)
     except (FileNotFoundError, NotADirectoryError):
-        if not path.exists():
+        if not os.path.exists(path):
             raise NotAStoreError(f"no store at {str(path)!r}: there is no such folder") from None
         raise NotAStoreError(
             f"{str(path)!r} is not a store: it has no {layout.STORE_FILE}"
@@ -557,4 +600,4 @@ def _reason(error: DamagedError) -> str:
     return reason or str(error)
 
 
-__all__ = ["Problem", "StoreReader", "read_format"]
+__all__ = ["Listing", "Problem", "StoreReader", "read_format"]

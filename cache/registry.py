@@ -314,8 +314,10 @@ def _login(host: str) -> str:
     Raises:
         UsageError: the configuration cannot be read.
     """
-    folder = os.environ.get("DOCKER_CONFIG") or os.path.expanduser("~/.docker")  # noqa: PTH111
-    path = Path(folder) / "config.json"
+    named = os.environ.get("DOCKER_CONFIG")
+    path = Path(named or os.path.expanduser("~/.docker")) / "config.json"  # noqa: PTH111
+    if not named and not os.path.exists(path):  # or in the home of somebody else
+        return ""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         entries: Mapping[str, Any] = document.get("auths", {})

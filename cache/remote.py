@@ -366,7 +366,8 @@ def open_remote(
     """
     cache = cache or cache_store()
     mirrors = cache / layout.REMOTES
-    seen = mirrors / f"{sha256_hex(redacted(url).rstrip('/').encode())}.seen"
+    named = redacted(url).rstrip("/").encode("utf-8", "surrogateescape")  # of file:// any bytes
+    seen = mirrors / f"{sha256_hex(named)}.seen"
     source = None if (is_offline() if offline is None else offline) else FileSystem(url, retry)
     if digest and not layout.is_digest(digest):
         raise UsageError(f"bad root digest: got {digest!r}, want 64 hex digits")

@@ -9,6 +9,7 @@ from cudnn_aot.errors import UsageError
 ON = ("1", "true", "yes", "on")
 OFF = ("", "0", "false", "no", "off")
 FORBID_VARIABLE = "CUDNN_AOT_FORBID_COMPILE"
+DEBUG_VARIABLE = "CUDNN_AOT_DEBUG"
 
 
 def is_on(variable: str) -> bool:
@@ -30,6 +31,11 @@ def parse_switch(what: str, text: str) -> bool:
     raise UsageError(
         f"{what}: got {word!r}, want {', '.join(ON)} or {', '.join(filter(None, OFF))}"
     )
+
+
+def is_debugging() -> bool:
+    """Whether an unexpected exception shows its traceback; raises as `is_on`."""
+    return is_on(DEBUG_VARIABLE)
 
 
 def is_compile_forbidden() -> bool:

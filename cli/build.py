@@ -213,7 +213,7 @@ def _report(summary: BuildSummary) -> list[str]:
         f"kernels: {kernels.compiled} compiled, {kernels.hits} already there, "
         + (f"{len(kernels.failures)} failed, " if kernels.failures else "")
         + format_bytes(kernels.bytes),
-        *([_written(summary)] if Path(summary.store).is_dir() else []),
+        *([_written(summary)] if os.path.isdir(summary.store) else []),
         f"{summary.seconds:.1f} s" + (f" with -j {summary.jobs}" if summary.jobs else ""),
     ]
     if summary.shard is not None:

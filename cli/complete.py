@@ -53,7 +53,7 @@ def verify_complete(
         for target in targets:
             states = [answer.state for answer in found if answer.target == target]
             counts = [f"{states.count(state)} {state.value}" for state in State if state in states]
-            say(f"{target}: {plural(len(states), 'graph')}: {', '.join(counts)}")
+            say(": ".join(filter(None, (target, plural(len(states), "graph"), ", ".join(counts)))))
     if failures or any(answer.state in (State.ABSENT, State.DAMAGED) for answer in found):
         return 1
     declined = {answer.target for answer in found if answer.state is State.DECLINED}

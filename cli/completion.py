@@ -1,21 +1,108 @@
 """What a shell completes, and ``cudnn-aot completion``, which prints the script that asks for it.
 
 A shell waits for each answer: nothing is imported here, nor by a command's module, that a list of
-names does not need.
+names does not need. Names come from stores that others wrote, and a shell runs the line that they
+are put into: each is one word there, whatever is in it.
 """
 
+import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
 import click
-from click.shell_completion import CompletionItem, ShellComplete, get_completion_class
+from click.shell_completion import (
+    BashComplete,
+    CompletionItem,
+    FishComplete,
+    ShellComplete,
+    ZshComplete,
+)
 
 from cudnn_aot.cli.commands import COMPLETE_VARIABLE
 from cudnn_aot.cli.output import print_json, say
 from cudnn_aot.errors import Error, UsageError, did_you_mean
 
-SHELLS = ("bash", "zsh", "fish")
 PROGRAM = "cudnn-aot"
+
+
+class _OneLine(ShellComplete):
+    """Answers are parted by line ends, and shown: none has a character that is not visible."""
+
+    def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
+        found = super().get_completions(args, incomplete)
+        return [item for item in found if item.value.isprintable() or item.type != "plain"]
+
+
+class _Bash(_OneLine, BashComplete):
+    """bash puts an answer into the line as it is, so the answer is quoted."""
+
+    # Unlike click's it neither splits an answer nor takes it as a pattern of files.
+    source_template = """\
+%(complete_func)s() {
+    local IFS=$'\\n' line type value
+    COMPREPLY=()
+    while read -r line; do
+        type=${line%%%%,*} value=${line#*,}
+        case $type in
+            dir) compopt -o dirnames ;;
+            file) compopt -o default ;;
+            plain) COMPREPLY+=("$value") ;;
+        esac
+    done < <(env COMP_WORDS="${COMP_WORDS[*]}" COMP_CWORD="$COMP_CWORD" \\
+        %(complete_var)s=bash_complete "$1")
+}
+
+complete -o nosort -F %(complete_func)s %(prog_name)s
+"""
+
+    def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
+        found = super().get_completions(args, incomplete)
+        if not re.search(r"[\"']", os.environ["COMP_WORDS"]):
+            return found
+        # The line has a quote, maybe an open one, in which a backslash is no quote.
+        return [item for item in found if item.value == _quoted(item.value)]
+
+    def format_completion(self, item: CompletionItem) -> str:
+        value = _quoted(item.value) if item.type == "plain" else item.value
+        return f"{item.type},{value}"
+
+
+def _quoted(word: str) -> str:
+    """One word of bash, by backslashes alone."""
+    return re.sub(r"[^\w./,:=@%+-]", r"\\\g<0>", word)
+
+
+class _Zsh(_OneLine, ZshComplete):
+    """zsh quotes what it puts into the line."""
+
+
+class _Fish(_OneLine, FishComplete):
+    """fish escapes what it puts into the line."""
+
+    # Unlike click's it takes an answer with a comma whole.
+    source_template = """\
+function %(complete_func)s
+    set -l response (env %(complete_var)s=fish_complete COMP_WORDS=(commandline -cp) \\
+        COMP_CWORD=(commandline -t) %(prog_name)s)
+    for completion in $response
+        set -l answer (string split --max 1 "," -- $completion)
+        switch $answer[1]
+            case dir
+                __fish_complete_directories $answer[2]
+            case file
+                __fish_complete_path $answer[2]
+            case plain
+                printf '%%s\\n' $answer[2]
+        end
+    end
+end
+
+complete --no-files --command %(prog_name)s --arguments "(%(complete_func)s)"
+"""
+
+
+_SHELLS: dict[str, type[ShellComplete]] = {"bash": _Bash, "zsh": _Zsh, "fish": _Fish}
 
 
 def complete_files(
@@ -99,7 +186,7 @@ def complete_plans(
         for place in choose_store(ctx.params.get("store")).layers:
             held = StoreReader(place).names() if isinstance(place, Path) else []
             names |= {name for owner, name in held if target in (None, owner)}
-    except Error:
+    except (Error, OSError):
         return []
     return [CompletionItem(name) for name in sorted(names) if name.startswith(incomplete)]
 
@@ -114,14 +201,18 @@ def complete_plans_and_files(
 def complete_shells(
     ctx: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    return [CompletionItem(shell) for shell in SHELLS if shell.startswith(incomplete)]
+    return [CompletionItem(shell) for shell in _SHELLS if shell.startswith(incomplete)]
 
 
 def answer(group: click.Group, instruction: str) -> int:
     """Print what the shell asked for, ``instruction`` being such as ``bash_complete``."""
-    from click.shell_completion import shell_complete
-
-    return shell_complete(group, {}, PROGRAM, COMPLETE_VARIABLE, instruction)
+    shell, _, what = instruction.partition("_")
+    made = _SHELLS.get(shell)
+    if made is None or what not in ("source", "complete"):
+        return 1
+    asked = made(group, {}, PROGRAM, COMPLETE_VARIABLE)
+    print(asked.complete() if what == "complete" else ShellComplete.source(asked))
+    return 0
 
 
 @click.command()
@@ -135,10 +226,10 @@ def completion(shell: str, as_json: bool) -> None:
     zsh, in ~/.zshrc:        eval "$(cudnn-aot completion zsh)"
     fish, once:  cudnn-aot completion fish > ~/.config/fish/completions/cudnn-aot.fish
     """
-    made = get_completion_class(shell) if shell in SHELLS else None
+    made = _SHELLS.get(shell)
     if made is None:
         raise UsageError(
-            f"no script for {shell!r}{did_you_mean(shell, SHELLS)}: want {', '.join(SHELLS)}"
+            f"no script for {shell!r}{did_you_mean(shell, _SHELLS)}: want {', '.join(_SHELLS)}"
         )
     # A shell's own `source` asks which version of that shell is installed, which is for it to say.
     script = ShellComplete.source(made(click.Group(), {}, PROGRAM, COMPLETE_VARIABLE))

@@ -1,5 +1,6 @@
 """Graphs of files written as graph JSON into a folder, for ``cudnn-aot convert``."""
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +65,7 @@ class Writer:
         reason = ""
         if other is not None and other[0] != text:  # a key alone has no names and no hints
             reason = f"{source}: {path} is written already, with another graph of {other[1]}"
-        elif path.exists() and source.exists() and path.samefile(source):
+        elif os.path.exists(path) and os.path.exists(source) and path.samefile(source):
             reason = f"{source}: the graph would be written over it: choose another folder"
         if reason:
             return Result(str(source), "failed", reason=reason)

@@ -10,13 +10,11 @@ import click
 from cudnn_aot.cache.diff import MovedName, StoreDiff
 from cudnn_aot.cache.diff import diff as diff_stores
 from cudnn_aot.cache.inventory import StoredGraph
-from cudnn_aot.cache.layers import open_store
 from cudnn_aot.cache.layout import is_digest
-from cudnn_aot.cache.place import place_of
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.cache.transfer import redacted
 from cudnn_aot.cli.completion import complete_folders
-from cudnn_aot.cli.options import json_option
+from cudnn_aot.cli.options import json_option, offline_option, open_source
 from cudnn_aot.cli.output import print_json, say
 from cudnn_aot.errors import Error
 
@@ -26,6 +24,7 @@ _SHOWN_FIELDS = 6
 @click.command()
 @click.argument("a", metavar="A", shell_complete=complete_folders)
 @click.argument("b", metavar="B", shell_complete=complete_folders)
+@offline_option
 @json_option
 def diff(a: str, b: str, as_json: bool) -> int:
     """Compare the stores A and B: exit code 0 if they hold the same, 1 if not.
@@ -36,7 +35,7 @@ def diff(a: str, b: str, as_json: bool) -> int:
     \b
     cudnn-aot diff store.old store
     """
-    readers = open_store(place_of(a)), open_store(place_of(b))
+    readers = open_source(a), open_source(b)
     a, b = redacted(a), redacted(b)
     found = diff_stores(*readers)
     graphs = {move: list(_graph_differences(*readers, move)) for move in found.moved}

@@ -19,7 +19,7 @@ import cudnn_aot
 from cudnn_aot.cache.files import is_open_to_all
 from cudnn_aot.cache.layers import open_store
 from cudnn_aot.cache.place import Place
-from cudnn_aot.cache.reader import StoreReader
+from cudnn_aot.cache.reader import Listing, StoreReader
 from cudnn_aot.cache.transfer import redacted
 from cudnn_aot.cli.options import choose_store, json_option, offline_choice, store_option
 from cudnn_aot.cli.output import print_json, say
@@ -196,24 +196,26 @@ def _remote(url: str) -> _Finding:
 def _store(path: Place, is_default: bool) -> list[_Finding]:
     if not isinstance(path, Path):
         return [_remote(path)]
-    if not path.exists():
-        if is_default:
-            return [_Finding("store", f"{path}: not there yet; build makes it")]
-        return [_Finding("store", f"{path}: no such folder or pack", False)]
+    if is_default and not os.path.exists(path):
+        return [_Finding("store", f"{path}: not there yet; build makes it")]
     try:
         reader = StoreReader(path)
-        contents = f"{plural(len(reader.pointers()), 'plan')} for {', '.join(reader.targets())}"
     except StoreError as error:
         return [_Finding("store", str(error), False)]
-    form = "a pack" if path.is_file() else "writable" if os.access(path, os.W_OK) else "read-only"
+    listing = reader.listing()
+    contents = f"{plural(len(listing.of('pointer')), 'plan')} for {', '.join(listing.targets)}"
+    may_write = "writable" if os.access(path, os.W_OK) else "read-only"
+    form = "a pack" if os.path.isfile(path) else may_write
     owner = path.stat().st_uid
     of_whom = "" if owner == os.geteuid() else f", of user {owner}"
     findings = [_Finding("store", f"{path}: {contents}, {form}{of_whom}")]
     if is_open_to_all(path):
         remedy = f"whose kernels do you run? chmod -R o-w {path}, or open it by its root digest"
         findings.append(_Finding("store writers", "any user may change it", False, remedy))
-    findings += _life(reader)
-    foreign = reader.foreign()
+    for problem in listing.problems:
+        findings.append(_Finding("store", problem.what, False, "`verify` lists what is unreadable"))
+    findings += _life(reader, listing)
+    foreign = listing.foreign
     if foreign:
         shown = ", ".join(foreign[:3]) + (", ..." if len(foreign) > 3 else "")
         findings.append(
@@ -222,26 +224,26 @@ def _store(path: Place, is_default: bool) -> list[_Finding]:
     return findings
 
 
-def _life(reader: StoreReader) -> list[_Finding]:
+def _life(reader: StoreReader, listing: Listing) -> list[_Finding]:
     """What a store takes, who uses it, and what a killed build left beside it."""
     from cudnn_aot.cache import held, session
     from cudnn_aot.cache.inventory import sizes_of, total
 
     try:
         size = total(sizes_of(reader).values())
-        places = reader.pointers()
+        sizes = f"{format_bytes(size.bytes)}, {format_bytes(size.disk_bytes)} on the disk"
+        findings = [_Finding("store size", sizes)]
     except StoreError as error:
-        return [_Finding("store size", str(error), False)]
-    sizes = f"{format_bytes(size.bytes)}, {format_bytes(size.disk_bytes)} on the disk"
-    findings = [_Finding("store size", sizes)]
-    if reader.path.is_file():  # a pack: nobody builds into it or takes from it
+        findings = [_Finding("store size", str(error), False)]
+    if os.path.isfile(reader.path):  # a pack: nobody builds into it or takes from it
         return findings
     marks = held.Marks(reader.path)
     try:
         if not marks.works:
             remedy = "`prune` cannot tell who uses it, nor builds of each other"
             return [*findings, _Finding("store locks", "none on its file system", False, remedy)]
-        count = sum(marks.others(held.GRAPH + held.graph_byte(*place)) for place in places)
+        bytes_ = (held.GRAPH + held.graph_byte(*ids) for ids in listing.of("pointer"))
+        count = sum(map(marks.others, bytes_))
         found = [f"{plural(count, 'graph')} held by living processes"]
         is_built = marks.others(held.BUILDING)
         found += ["somebody builds"] * is_built + ["somebody prunes"] * marks.others(held.PRUNING)

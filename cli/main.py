@@ -6,15 +6,15 @@ an unexpected one came from. Exit codes: 0 done, 1 failed, 2 usage, 3 declined, 
 """
 
 import contextlib
-import os
 import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
 from types import FrameType
 
+from cudnn_aot.cache.switch import is_debugging
 from cudnn_aot.cli.output import abandon_stdout, complain, open_standard_streams, print_json
-from cudnn_aot.errors import Error
+from cudnn_aot.errors import Error, UsageError
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -76,6 +76,10 @@ def _run(arguments: list[str]) -> int:
         return code
 
     try:
+        debugging = is_debugging()
+    except UsageError as error:
+        return fail(type(error).__name__, str(error), error.exit_code)
+    try:
         from cudnn_aot.cli.commands import run_command
     except ModuleNotFoundError as error:
         if error.name != "click":
@@ -98,7 +102,7 @@ def _run(arguments: list[str]) -> int:
     except BrokenPipeError:
         raise
     except ModuleNotFoundError as error:
-        if _debugging():
+        if debugging:
             raise
         return fail(
             "ModuleNotFoundError",
@@ -107,12 +111,12 @@ def _run(arguments: list[str]) -> int:
             1,
         )
     except OSError as error:
-        if _debugging():
+        if debugging:
             raise
         where = f"{error.filename}: " if error.filename else ""
         return fail("OSError", where + (error.strerror or str(error)).lower(), 1)
     except Exception as error:
-        if _debugging():
+        if debugging:
             raise
         return fail(
             type(error).__name__,
@@ -120,10 +124,6 @@ def _run(arguments: list[str]) -> int:
             "traceback",
             1,
         )
-
-
-def _debugging() -> bool:
-    return os.environ.get("CUDNN_AOT_DEBUG") == "1"
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import click
 from cudnn_aot.cache.merge import Prefer
 from cudnn_aot.cache.merge import merge as merge_stores
 from cudnn_aot.cli.completion import complete_folders
-from cudnn_aot.cli.options import json_option, open_source
+from cudnn_aot.cli.options import json_option, offline_option, open_source
 from cudnn_aot.cli.output import complain, print_json, say
 from cudnn_aot.cli.progress import show_progress
 from cudnn_aot.cli.table import format_bytes, plural
@@ -31,6 +31,7 @@ from cudnn_aot.errors import UsageError
 )
 @click.option("--keep", is_flag=True, help="Of two that differ, what was there before: no failure.")
 @click.option("--replace", is_flag=True, help="Of two that differ, what the later source has.")
+@offline_option
 @json_option
 def merge(sources: tuple[str, ...], output: str, keep: bool, replace: bool, as_json: bool) -> int:
     """Add all that the stores SRC hold to the store DST, which is made if need be.

@@ -7,6 +7,7 @@ planned, and neither the recipes nor the compiler's packages are needed.
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -80,10 +81,10 @@ def read_needs(path: Path) -> tuple[list[Need], list[str]]:
     needs: list[Need] = []
     files = expand([path])
     failures: list[str] = []
-    if not path.is_dir() and path.suffix not in (".json", ".py"):
+    if not os.path.isdir(path) and path.suffix not in (".json", ".py"):
         files = []
         for line in _lines(path):
-            found = [p for p in (Path(line), path.parent / line) if p.is_file()]
+            found = [p for p in (Path(line), path.parent / line) if os.path.isfile(p)]
             if found:
                 files.append(found[0])
             elif line.endswith(".json"):

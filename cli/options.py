@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from cudnn_aot.cache.files import is_open_to_all
 from cudnn_aot.cache.layers import AnyReader, open_layers, open_store
 from cudnn_aot.cache.place import Place, place_of, split_places
 from cudnn_aot.cache.reader import StoreReader
@@ -20,7 +21,8 @@ from cudnn_aot.cli.completion import (
     complete_hosts,
     complete_targets,
 )
-from cudnn_aot.cli.settings import BY_NAME, Choice, choose
+from cudnn_aot.cli.output import complain
+from cudnn_aot.cli.settings import BY_NAME, DEFAULT, Choice, choose
 from cudnn_aot.errors import UsageError
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -58,6 +60,31 @@ class StoreChoice:
         pinned = pins or [""] * len(self.layers)
         return open_layers(list(zip(self.layers, pinned, strict=True)), keys=choose_keys())
 
+    def check_writers(self) -> None:
+        """Before kernels run, name each layer that any user may change, unless it is pinned or
+        signed.
+
+        Raises:
+            UsageError: nobody named the store, and it is neither this user's nor root's.
+        """
+        if choose("pin", None).value or choose_keys():
+            return
+        for place in self.layers:
+            if not isinstance(place, Path):
+                continue
+            if self.chosen_by == DEFAULT and os.path.exists(place):
+                owner = place.stat().st_uid
+                if owner not in (os.geteuid(), 0):
+                    raise UsageError(
+                        f"store {str(place)!r} is user {owner}'s, and this is user "
+                        f"{os.geteuid()}: name it with --store to run its kernels"
+                    )
+            if is_open_to_all(place):
+                complain(
+                    f"warning: any user may change the store {str(place)!r}, whose kernels run: "
+                    f"chmod -R o-w it, or set {BY_NAME['pin'].variable}"
+                )
+
     def only_reader(self, keys: Sequence[PublicKey] = ()) -> StoreReader:
         """The one store, signed by one of the keys if there are any; UsageError for several."""
         return open_store(self._only(), keys=keys)
@@ -81,7 +108,7 @@ def choose_store(flag: str | None) -> StoreChoice:
 
 
 def open_source(text: str) -> StoreReader:
-    """The store at a path or URL whose contents go elsewhere.
+    """The store at a path or URL that an argument names.
 
     Raises:
         TrustError: keys are trusted, and none of them has signed it.

@@ -97,7 +97,7 @@ def prune(
     for failure in went.failures:
         complain(f"error: {failure}")
     if is_over:
-        why = "it has nothing else that may go"
+        why = "nothing that may go is left"
         if went.held:
             why = f"{plural(len(went.held), 'graph')} of what may go held by living processes"
         complain(

@@ -1,5 +1,6 @@
 """What ``cudnn-aot record`` does: a program run, or records read, then graph files and a report."""
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterable
@@ -74,7 +75,7 @@ def _read(logs: Iterable[str], spools: Iterable[str]) -> tuple[Spool, list[str]]
             )
         notes += [f"{path}: the graph at byte {offset} is damaged" for offset in log.damaged[:20]]
     for folder in map(Path, spools):
-        if not folder.is_dir():
+        if not os.path.isdir(folder):
             raise UsageError(f"{folder}: not a folder of records")
         spool = read_spool(folder)
         whole.graphs += spool.graphs

@@ -117,6 +117,7 @@ def run(
     if everything == bool(names):
         raise UsageError("name the plans to run, or pass --all")
     choice = choose_store(store)
+    choice.check_writers()
     reader = choice.reader()
     given = _parse_symbols(symbols)
     if everything:

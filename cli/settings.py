@@ -13,6 +13,7 @@ folder.
 import functools
 import os
 import re
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,14 +113,17 @@ SETTINGS = (
         "offline", "switch", "of stores at URLs take what was fetched before, and open no socket",
         "--offline", "CUDNN_AOT_OFFLINE", "offline", "0",
         (
-            "build", "why", "ls", "show", "verify", "run", "tune", "report", "sign", "pack", "push",
-            "pull", "prune", "doctor",
+            "build", "why", "ls", "show", "verify", "run", "tune", "report", "diff", "merge",
+            "prune", "sign", "pack", "push", "pull", "doctor",
         ),
     ),
     Setting(
         "trust", "keys", "public keys, `:` between them, of which one must have signed a store",
         "--trust", "CUDNN_AOT_TRUST", "trust", "",
-        ("why", "ls", "show", "verify", "run", "tune", "pull"),
+        (
+            "why", "ls", "show", "verify", "run", "tune", "report", "diff", "merge", "pack", "push",
+            "pull",
+        ),
     ),
     Setting(
         "pin", "text", "root digests, with `:` between them, that the layers of a store must have",
@@ -230,10 +234,35 @@ def find_config() -> Config:
             return Config(None, {})
         return _read(Path(named))
     for path in _places():
-        if path.is_file() and (path.name == CONFIG_FILE or _has_table(path)):
+        if os.path.isfile(path) and (path.name == CONFIG_FILE or _has_table(path)):
+            if fault := _why_not_trusted(path):
+                raise UsageError(
+                    f"config file {str(path)!r} is not obeyed: {fault}; {CONFIG_VARIABLE} names "
+                    f"the file to read all the same, or {os.devnull} for none"
+                )
             return _read(path)
     path = _at_home(os.environ.get("XDG_CONFIG_HOME") or "~/.config") / "cudnn-aot/config.toml"
-    return _read(path) if path.is_file() else Config(None, {})
+    return _read(path) if os.path.isfile(path) else Config(None, {})
+
+
+def _why_not_trusted(path: Path) -> str | None:
+    """Why somebody else may say what is in a file that nobody named; None if only this user or root
+    may.
+
+    A link counts as well as what it leads to: paths in the file start where the link is. In a
+    sticky folder users move what is their own alone. Members of one group are not told from each
+    other.
+    """
+    found = (("its folder", path.parent.stat()), ("it", path.lstat()), ("it", path.stat()))
+    for what, status in found:
+        is_folder = stat.S_ISDIR(status.st_mode)
+        if status.st_uid not in (os.geteuid(), 0):
+            return f"{what} is user {status.st_uid}'s, and this is user {os.geteuid()}"
+        is_link = stat.S_ISLNK(status.st_mode)  # its mode says nothing
+        is_sticky = is_folder and status.st_mode & stat.S_ISVTX
+        if status.st_mode & stat.S_IWOTH and not is_link and not is_sticky:
+            return f"any user may write {'into its folder' if is_folder else 'it'}"
+    return None
 
 
 def _at_home(text: str) -> Path:
@@ -252,12 +281,27 @@ def _places() -> Iterator[Path]:
 
 
 def _has_table(path: Path) -> bool:
-    """Whether another tool's file speaks of us; what cannot be read there is not for us to say."""
+    """Whether another tool's file speaks of us; what cannot be read there is not for us to say.
+
+    Raises:
+        UsageError: it is no TOML, and has the line that begins our table.
+    """
     try:
         text = path.read_bytes()
     except OSError:
         return False
-    return b"cudnn-aot" in text and b"tool" in text and _table(_parse(path, text)) is not None
+    if b"cudnn-aot" not in text or b"tool" not in text:
+        return False
+    try:
+        return _table(_parse(path, text)) is not None
+    except UsageError:
+        if _HEADER.search(text):
+            raise
+        return False  # its owner's tool says what is wrong with it
+
+
+# Of the table, and of those in it.
+_HEADER = re.compile(rb"""^[ \t]*\[[ \t]*tool[ \t]*\.[ \t]*["']?cudnn-aot\b""", re.MULTILINE)
 
 
 def _table(document: dict[str, Any]) -> Any:
@@ -266,7 +310,7 @@ def _table(document: dict[str, Any]) -> Any:
 
 
 def _read(path: Path) -> Config:
-    if path.exists() and not path.is_file():  # a FIFO would be waited for without end
+    if os.path.exists(path) and not os.path.isfile(path):  # a FIFO would be waited for without end
         raise UsageError(f"config file {str(path)!r} is not a regular file")
     try:
         text = path.read_bytes()

@@ -1,15 +1,14 @@
 """``cudnn-aot ls``, ``show``, ``verify``: what a store holds; standard library and click."""
 
+import os
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import click
 
-from cudnn_aot.cache.layers import AnyReader
+from cudnn_aot.cache.layers import AnyReader, open_store
 from cudnn_aot.cache.layout import providers_of
 from cudnn_aot.cache.plan_record import need_servable, parse_record
-from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.cache.trust import need_signed
 from cudnn_aot.cli.builds import list_builds
 from cudnn_aot.cli.completion import (
@@ -32,19 +31,26 @@ from cudnn_aot.cli.options import (
 from cudnn_aot.cli.output import complain, print_json, say
 from cudnn_aot.cli.progress import show_progress
 from cudnn_aot.cli.table import format_bytes, format_table, plural
-from cudnn_aot.errors import Error, NotInStoreError, StoreError, UsageError, did_you_mean
+from cudnn_aot.errors import (
+    Error,
+    NotInStoreError,
+    RemoteError,
+    StoreError,
+    UsageError,
+    did_you_mean,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
     """A name, or a graph without one, on a target and all that the store says of it; ``fault`` when
-    it cannot be read.
+    it is damaged or the system does not let us read it.
     """
 
     name: str
     target: str
-    graph_key: str = ""
-    status: str = "damaged"
+    graph_key: str
+    status: str
     uids: dict[str, int] = field(default_factory=dict)
     record: dict[str, Any] = field(default_factory=dict)
     reasons: tuple[str, ...] = ()
@@ -110,7 +116,7 @@ def ls(store: str | None, target: str | None, stats: bool, builds: bool, as_json
     if stats:
         from cudnn_aot.cli.stats import show_stats
 
-        one = StoreReader(choice.path)
+        one = open_store(choice.path, keys=choose_keys())
         if target is not None and not one.has_target(target):
             raise NotInStoreError(_no_target(one, target))
         return show_stats(one, target, as_json)
@@ -166,7 +172,7 @@ def show(
     cudnn-aot show ffn_up --target h200
     cudnn-aot show ffn_up.json --svg ffn_up.svg
     """
-    if Path(name).is_file() or name.endswith(".json") and not _is_stored(name, store):
+    if os.path.isfile(name) or name.endswith(".json") and not _is_stored(name, store):
         from cudnn_aot.cli.graph_file import show_graph_file
 
         return show_graph_file(name, as_json=as_json, as_mermaid=mermaid, svg=svg)
@@ -246,15 +252,16 @@ def verify(
         return verify_complete(reader, complete or "", targets, allowed, as_json)
     with show_progress(quiet=as_json) as progress:
         problems = reader.verify(progress)
-    foreign = reader.foreign()
+    listing = reader.listing()
+    plans, kernels, foreign = len(listing.of("pointer")), len(listing.of("kernel")), listing.foreign
     (digest,) = _digests(reader)
     if as_json:
         print_json(
             {
                 "store": reader.where,
                 "root_digest": digest,
-                "plans": len(reader.pointers()),
-                "kernels": len(reader.kernels()),
+                "plans": plans,
+                "kernels": kernels,
                 "problems": [
                     {"path": p.path, "what": p.what, "unreadable": p.unreadable} for p in problems
                 ],
@@ -264,7 +271,6 @@ def verify(
     else:
         for problem in problems:
             say(f"{'unreadable' if problem.unreadable else 'damaged'}: {problem}")
-        plans, kernels = len(reader.pointers()), len(reader.kernels())
         counts = f"{plural(plans, 'plan')}, {plural(kernels, 'kernel')}"
         verdict = f"{plural(len(problems), 'problem')}" if problems else "every byte as recorded"
         others = f"; {plural(len(foreign), 'file')} not of the store" if foreign else ""
@@ -305,7 +311,9 @@ def _read(reader: AnyReader, target: str, name: str, graph_key: str = "") -> _Pl
             providers=providers_of(pointer),
         )
     except StoreError as error:
-        return _Plan(name, target, graph_key, fault=str(error))
+        is_unread = type(error) in (StoreError, RemoteError)  # nothing is known of its bytes
+        status = "unreadable" if is_unread else "damaged"
+        return _Plan(name, target, graph_key, status, fault=str(error))
 
 
 def _digests(reader: AnyReader) -> list[str]:

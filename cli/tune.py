@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -160,10 +161,11 @@ def tune(
     from cudnn_aot.compiler.planning.tuning import place_of, read_entries
 
     choice = choose_store(store)
+    choice.check_writers()
     reader = choice.pinned_reader()
     given = _parse_symbols(symbols)
     path = Path(output)
-    known = read_entries(path) if path.exists() else []
+    known = read_entries(path) if os.path.exists(path) else []
     entries = {place_of(entry): entry for entry in known}
     if names:
         chosen = [(name, target or _owner(reader, name)) for name in names]

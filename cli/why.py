@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -106,7 +107,7 @@ def why(
 def _reader(flag: str | None) -> AnyReader | None:
     """The store that was named; the default one if it is there."""
     choice = choose_store(flag)
-    if choice.chosen_by == DEFAULT and not (choice.path / STORE_FILE).exists():
+    if choice.chosen_by == DEFAULT and not os.path.exists(choice.path / STORE_FILE):
         return None
     return choice.reader()
 

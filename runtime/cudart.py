@@ -47,7 +47,7 @@ def locate() -> str | None:
     """The path that `find` would take, if it can be told without loading anything."""
     named = os.environ.get(VARIABLE)
     if named:
-        return named if "/" not in named or Path(named).is_file() else None
+        return named if "/" not in named or os.path.isfile(named) else None
     if loaded := _native.loaded_cudart():
         return str(loaded)
     for path in _wheel_libraries():
@@ -55,7 +55,7 @@ def locate() -> str | None:
     folders = [part for part in os.environ.get("LD_LIBRARY_PATH", "").split(":") if part]
     for folder in (*folders, *_SYSTEM_FOLDERS):
         for name in _SONAMES:
-            if (path := Path(folder) / name).is_file():
+            if os.path.isfile(path := Path(folder) / name):
                 return str(path)
     return None
 
@@ -65,5 +65,5 @@ def _wheel_libraries() -> Iterator[Path]:
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         for relative in _WHEEL_PATHS:
             path = Path(folder) / relative
-            if path.is_file():
+            if os.path.isfile(path):
                 yield path

@@ -47,7 +47,7 @@ def _write(graph: Graph, key: str, folder: Path) -> str | None:
     path = folder / f"{stem}.json"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if path.exists():
+        if os.path.exists(path):
             return None  # by another process
         staged = folder / f".{key[:12]}.{os.getpid()}"
         staged.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")

@@ -250,7 +250,7 @@ def find_ffi() -> Path:
     spec = importlib.util.find_spec("tvm_ffi")
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         library = Path(folder) / "lib" / "libtvm_ffi.so"
-        if library.is_file():
+        if os.path.isfile(library):
             return library
     raise RequirementError(
         f"no libtvm_ffi: apache-tvm-ffi is not installed, want {FFI_MIN} or newer"

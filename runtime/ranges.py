@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib.util
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -30,7 +31,7 @@ def library() -> ctypes.CDLL | None:
     spec = importlib.util.find_spec("nvidia")
     folders = (spec.submodule_search_locations or ()) if spec else ()
     wheels = [str(Path(folder) / path) for folder in folders for path in _WHEEL_PATHS]
-    for name in (*[path for path in wheels if Path(path).is_file()], *_SONAMES):
+    for name in (*[path for path in wheels if os.path.isfile(path)], *_SONAMES):
         try:
             found = ctypes.CDLL(name)
             found.nvtxRangePushA.argtypes = [ctypes.c_char_p]

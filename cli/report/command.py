@@ -1,6 +1,7 @@
 """``cudnn-aot report``: what a store holds, as one HTML page or as the document behind it."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import click
 
 from cudnn_aot.cli.completion import complete_files
 from cudnn_aot.cli.files import publish
-from cudnn_aot.cli.options import choose_store, json_option, store_option
+from cudnn_aot.cli.options import choose_keys, choose_store, json_option, store_option
 from cudnn_aot.cli.output import print_json
 from cudnn_aot.cli.table import format_bytes, plural
 from cudnn_aot.errors import UsageError
@@ -62,7 +63,7 @@ def report(
     from cudnn_aot.cli.report.contents import report_document
     from cudnn_aot.cli.report.page import page
 
-    reader = choose_store(store).only_reader()
+    reader = choose_store(store).only_reader(choose_keys())
     timed = [row for file in benches for row in _bench_rows(Path(file))]
     built = [_build_row(Path(file)) for file in builds]
     seconds = {key: time for _, times in built for key, time in times.items()}
@@ -158,7 +159,7 @@ def _build_row(path: Path) -> tuple[dict[str, Any], dict[str, float]]:
 
 
 def _document(path: Path) -> Any:
-    if path.exists() and not path.is_file():  # a FIFO would be waited for without end
+    if os.path.exists(path) and not os.path.isfile(path):  # a FIFO would be waited for without end
         raise UsageError(f"{path}: not a regular file")
     try:
         return json.loads(path.read_text(encoding="utf-8"))

@@ -14,7 +14,7 @@ import cudnn_aot
 from cudnn_aot import _native
 from cudnn_aot.cache.layout import providers_of
 from cudnn_aot.cache.plan_record import need_servable, parse_record
-from cudnn_aot.cache.reader import StoreReader
+from cudnn_aot.cache.reader import Listing, StoreReader
 from cudnn_aot.cli.expressions import format_expression, symbol_bounds
 from cudnn_aot.compiler.target.target import known_targets, load_target
 from cudnn_aot.errors import StoreError
@@ -42,16 +42,13 @@ def report_document(
     builds: Sequence[Mapping[str, Any]] = (),
     seconds: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
-    """The document. ``seconds`` has the compile times that are known, by kernel key.
-
-    Raises:
-        StoreError: a folder of the store cannot be listed.
-    """
+    """The document. ``seconds`` has the compile times that are known, by kernel key."""
     problems = reader.verify()
-    names = _names(reader)
-    plans = [_plan(reader, *place, names.get(place, [])) for place in reader.pointers()]
+    listing = reader.listing()
+    names = _names(reader, listing)
+    plans = [_plan(reader, ids[0], ids[1], names.get(ids, [])) for ids in listing.of("pointer")]
     plans.sort(key=lambda plan: (plan.row["names"] or ["~"], plan.row["target"]))
-    kernels = _kernels(reader, plans, seconds or {})
+    kernels = _kernels(reader, listing, plans, seconds or {})
     graphs, machines = _where(plans)
     blobs = dict(blob for plan in plans for blob in plan.blobs)
     blobs |= {kernel["blob"]: kernel["bytes"] for kernel in kernels if kernel["blob"]}
@@ -67,7 +64,7 @@ def report_document(
             "kernels": len(kernels),
             "bytes": sum(blobs.values()),
         },
-        "targets": [_target(name, plans) for name in reader.targets()],
+        "targets": [_target(name, plans) for name in listing.targets],
         "plans": rows,
         "kernels": kernels,
         "graphs": graphs,
@@ -80,9 +77,9 @@ def report_document(
     }
 
 
-def _names(reader: StoreReader) -> dict[tuple[str, str], list[str]]:
-    names: dict[tuple[str, str], list[str]] = {}
-    for target, name in reader.names():
+def _names(reader: StoreReader, listing: Listing) -> dict[tuple[str, ...], list[str]]:
+    names: dict[tuple[str, ...], list[str]] = {}
+    for target, name in listing.of("name"):
         try:
             names.setdefault((target, reader.name(target, name)["graph_key"]), []).append(name)
         except (StoreError, KeyError):
@@ -154,14 +151,14 @@ def _entry(entry: Mapping[str, Any], symbols: Mapping[str, Any]) -> dict[str, An
 
 
 def _kernels(
-    reader: StoreReader, plans: Sequence[_Plan], seconds: Mapping[str, float]
+    reader: StoreReader, listing: Listing, plans: Sequence[_Plan], seconds: Mapping[str, float]
 ) -> list[dict[str, Any]]:
     users: dict[str, list[int]] = {}
     for index, plan in enumerate(plans):
         for key in dict.fromkeys(plan.row["kernels"]):
             users.setdefault(key, []).append(index)
     rows = []
-    for key in sorted({*reader.kernels(), *users}):
+    for key in sorted({*(ids[0] for ids in listing.of("kernel")), *users}):
         row: dict[str, Any] = {
             "key": key,
             "template": "",

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from cudnn_aot.cache.layout import encode_name
 from cudnn_aot.cache.progress import Event, ProgressCallback, Stage
+from cudnn_aot.cache.switch import is_debugging
 from cudnn_aot.compiler.build.summary import GraphResult, Status
-from cudnn_aot.compiler.formats.load import Unread, read_graphs
+from cudnn_aot.compiler.formats.load import Unread, read_graphs, stem_of
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.errors import Error, UsageError, cudnnGraphNotSupportedError
 
@@ -71,7 +72,7 @@ def expand(files: Iterable[str | Path]) -> list[Path]:
     """
     paths: list[Path] = []
     for path in map(Path, files):
-        if not path.is_dir():
+        if not os.path.isdir(path):
             paths.append(path)
             continue
         try:
@@ -89,12 +90,12 @@ def read_each(path: Path) -> list[Graph | Unread]:
     try:
         return read_graphs(path)
     except Exception as error:
-        return [Unread(path.stem, error)]
+        return [Unread(stem_of(path), error)]
 
 
 def failure_line(error: Exception) -> str:
     """One line for a report; an exception that is not ours is named as a fault of the program."""
-    if os.environ.get("CUDNN_AOT_DEBUG") == "1" and not isinstance(error, Error | OSError):
+    if is_debugging() and not isinstance(error, Error | OSError):
         raise error
     if isinstance(error, OSError) and error.strerror:
         return (f"{error.filename}: " if error.filename else "") + error.strerror.lower()
@@ -105,7 +106,7 @@ def failure_line(error: Exception) -> str:
 
 
 def _source(path: Path, graph: Graph) -> Source | Unread:
-    name = graph.name or path.stem
+    name = graph.name or stem_of(path)
     try:
         graph.freeze()
         encode_name("graph name", name)  # refuses what the store could not file

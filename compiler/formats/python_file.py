@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cudnn_aot.cache.switch import is_debugging
 from cudnn_aot.compiler.formats import graph_json
 from cudnn_aot.compiler.formats.load import Unread, stem_of
 from cudnn_aot.compiler.graph.graph import Graph
@@ -36,7 +37,7 @@ def load(path: Path) -> list[Graph | Unread]:
     with tempfile.TemporaryDirectory(prefix="cudnn-aot-") as folder:
         answer = Path(folder) / "answer.json"
         code = _run(path, answer)
-        if not answer.exists():
+        if not os.path.exists(answer):
             how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
             raise InvalidGraphError(f"running the file ended with {how}")
         document = json.loads(answer.read_text(encoding="utf-8"))
@@ -54,7 +55,7 @@ def _error(row: dict[str, Any]) -> Error:
 
 
 def _run(path: Path, answer: Path) -> int:
-    output = 2 if os.environ.get("CUDNN_AOT_DEBUG") == "1" else subprocess.DEVNULL
+    output = 2 if is_debugging() else subprocess.DEVNULL
     process = subprocess.Popen(
         [sys.executable, "-m", "cudnn_aot.compiler.formats.python_file", str(path), str(answer)],
         env={**os.environ, "CUDNN_AOT_TARGET": "none"},  # graphs are described, not built

@@ -80,7 +80,7 @@ class Layers:
         """
         for path, pin in zip(self.base, self.pins or [""] * len(self.base), strict=True):
             yield _reader(path, pin, self.keys)
-        if not self.fixed_by and self.overlay.exists():
+        if not self.fixed_by and os.path.exists(self.overlay):
             yield _reader(self.overlay)
 
     def hold(self, store: Path, target: str, graph_key: str) -> None:

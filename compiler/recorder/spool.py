@@ -7,6 +7,7 @@ and a missing file of counters are expected, and cost no more than themselves.
 from __future__ import annotations
 
 import json
+import os
 import struct
 from collections import Counter
 from dataclasses import dataclass, field
@@ -129,7 +130,7 @@ class _Process:
             with opened(path, "records") as file:
                 return file.read()
         except UsageError:
-            self.spool.damaged += is_needed or path.exists()
+            self.spool.damaged += is_needed or os.path.exists(path)
             return b""
 
     def _count(self, index: int) -> int:

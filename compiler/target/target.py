@@ -8,6 +8,7 @@ requirement, not by name.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -129,7 +130,7 @@ def load_target(name: str, host: str | None = None) -> Target:
             f"unknown target {name!r}{did_you_mean(name, known_targets())}; known: "
             f"{', '.join(known_targets())}, or a descriptor file"
         )
-    if path.exists() and not path.is_file():  # a FIFO would be waited for without end
+    if os.path.exists(path) and not os.path.isfile(path):  # a FIFO would be waited for without end
         raise UsageError(f"target descriptor {name!r} is not a regular file")
     try:
         document = json.loads(path.read_text(encoding="utf-8"))

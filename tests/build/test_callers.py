@@ -103,7 +103,10 @@ def test_a_user_without_home_or_passwd_entry_builds(
     command = [sys.executable, "-c", FAILING, place / "store"]
     done = run_as_nobody(command, place, env)
     log = Path(done.stdout.strip())
-    assert log.is_relative_to(place / "cudnn-aot") and log.read_text(), done.stderr
+    assert log.parent == place and log.read_text(), done.stderr
+    assert log.stat().st_mode & 0o777 == 0o600
+    again = Path(run_as_nobody(command, place, env).stdout.strip())
+    assert again.parent == place and again != log  # no name that somebody else could expect
     assert not (place / "~").exists()
     closed = place / "closed"
     closed.mkdir(mode=0o755)

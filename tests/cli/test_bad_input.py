@@ -407,3 +407,25 @@ def test_full_disk(tmp_path: Path, graph_files: list[Path]) -> None:
         assert run_cli("verify", "--store", store).returncode == 0
     finally:
         os.system(f"umount {small}")
+
+
+def test_paths_need_be_no_text(built_store: Path, tmp_path: Path) -> None:
+    """A store, a graph file whose graph has no name, and a URL, of bytes that no encoding has."""
+    odd = Path(os.fsdecode(os.fsencode(tmp_path) + b"/odd\xff"))
+    odd.mkdir()
+    document = json.loads(write_graph(tmp_path, linear_graph("up", 64)).read_text())
+    graph = odd / os.fsdecode(b"g\xff.json")
+    graph.write_text(json.dumps(document | {"name": ""}))
+    env = {"CUDNN_AOT_CACHE": str(tmp_path / "cache")}
+    url = f"file://{odd}/far"
+    for command in (
+        ("build", graph, "-t", "cpu", "-o", odd / "store"),
+        ("verify", "--store", odd / "store"),
+        ("verify", "--complete", graph, "--store", odd / "store"),
+        ("why", graph, "-t", "cpu", "--store", built_store),
+        ("push", url, "--store", odd / "store"),
+        ("pull", url, "-o", odd / "pulled"),
+        ("run", "g\ufffd", "--store", odd / "pulled"),
+    ):
+        done = run_cli(*command, env=env)
+        assert done.returncode == 0, (command, done.stdout, done.stderr)

@@ -51,6 +51,9 @@ def test_what_lacks_is_told_by_field(built_store: Path, tmp_path: Path) -> None:
     done = run_cli("verify", "--complete", listed, "--store", built_store)
     assert done.returncode == 1
     assert done.stderr == "error: gone.json: there is no such graph file\n"
+    (tmp_path / "none").write_text("gone.json\n")
+    none = run_cli("verify", "--complete", tmp_path / "none", "--store", built_store)
+    assert (none.returncode, none.stdout) == (1, "cpu: 0 graphs\n")
     lines = done.stdout.splitlines()
     assert lines[-1] == "cpu: 4 graphs: 4 absent"
     said = {line.split()[1]: line for line in lines[:-1]}

@@ -1,14 +1,19 @@
 """What a shell is told, through the real scripts and the real protocol, and how little it loads."""
 
 import json
+import os
+import pty
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 from cli_process import assert_one_line_error, run_cli
 
+from cudnn_aot.cache.reader import StoreReader
+from cudnn_aot.cache.writer import StoreWriter
 from cudnn_aot.cli.commands import COMMANDS
 
 # A completion, and every help, must be there at once: these take longer than all the rest.
@@ -90,6 +95,90 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
         env={"PATH": "/usr/bin:/bin", "CUDNN_AOT_STORE": str(built_store)},
     )
     assert done.stdout == "down\n", done.stderr
+
+
+def name_all(store: Path, names: Iterable[str]) -> None:
+    """Give the graph that is called `up` further names."""
+    graph_key = StoreReader(store).name("cpu", "up")["graph_key"]
+    with StoreWriter(store) as writer:
+        for name in names:
+            writer.put_name("cpu", name, graph_key, {})
+
+
+# Names that a shell would read as something else; each is one by its first letter.
+HOSTILE = (
+    "a$(touch pwned) y", "b*", "c`touch pwned`", "w;touch pwned", "e'$(touch pwned)'",
+    'f"$(touch pwned)"', "g\\$(touch pwned)", "h&touch pwned", "i{1,2}", "j ~ #x", "k>pwned",
+    "l!!", "m,n", "o\u00e9 \u4e2d", "p\n", "q$IFS", "r[a-z]?",
+)  # fmt: skip
+START = {
+    "bash": (["bash", "--norc", "--noprofile", "-i"], 'eval "$(cudnn-aot completion bash)"'),
+    "zsh": (
+        ["zsh", "-f", "-i"],
+        'autoload -U compinit; compinit -u -D; eval "$(cudnn-aot completion zsh)"',
+    ),
+    "fish": (["fish", "--no-config", "-i"], "cudnn-aot completion fish | source"),
+}
+RECORDING = """#!/bin/sh
+case "$1$_CUDNN_AOT_COMPLETE" in
+    show) exec {python} -c 'import json, sys; print(json.dumps(sys.argv[1:]))' "$@" >> ran ;;
+    *) exec {program} "$@" ;;
+esac
+"""
+
+
+@pytest.mark.parametrize("shell", START)
+def test_what_is_completed_is_one_word(shell: str, tmp_path: Path, store_copy: Path) -> None:
+    """Tab and Enter at a terminal: the verb gets the name, and nothing in it is run or expanded."""
+    if shutil.which(shell) is None:
+        pytest.skip(f"no {shell}")
+    wanted = [name for name in HOSTILE if name.isprintable()]
+    name_all(store_copy, HOSTILE)
+    work = tmp_path / "work"
+    (work / "bin").mkdir(parents=True)
+    for decoy in ("bx", "rex"):  # what a pattern would become
+        (work / decoy).touch()
+    program = Path(sys.executable).with_name("cudnn-aot")
+    script = work / "bin" / "cudnn-aot"
+    script.write_text(RECORDING.format(python=sys.executable, program=program))
+    script.chmod(0o755)
+    command, setup = START[shell]
+    lines = [setup, *(f"cudnn-aot show {name[0]}\t" for name in wanted), "exit"]
+    child, terminal = pty.fork()
+    if child == 0:
+        os.chdir(work)
+        env = {"CUDNN_AOT_STORE": str(store_copy), "TERM": "vt100", "HOME": str(work)}
+        inherited = ("LC_ALL", "FPATH", "LD_LIBRARY_PATH", "XDG_DATA_DIRS")
+        env |= {name: os.environ[name] for name in inherited if name in os.environ}
+        env |= {"PATH": f"{work / 'bin'}:{os.environ['PATH']}", "CUDNN_AOT_CONFIG": os.devnull}
+        os.execvpe(command[0], command, {"LC_ALL": "C.UTF-8", **env})
+    shown = b""
+    try:
+        for line in lines:
+            os.write(terminal, line.encode() + b"\r")
+        while data := os.read(terminal, 1 << 16):
+            shown += data
+    except OSError:  # EIO: the shell has ended
+        pass
+    os.close(terminal)
+    os.waitpid(child, 0)
+    ran = (work / "ran").read_text().splitlines() if (work / "ran").exists() else []
+    assert [json.loads(line) for line in ran] == [["show", name] for name in wanted], shown.decode()
+    assert not (work / "pwned").exists()
+
+
+def test_what_is_offered_is_visible_and_within_quotes_plain(store_copy: Path) -> None:
+    name_all(store_copy, ["x y", "x$(z)", "x\ny", "x\x1b[2J", "x\u202e", "xy"])
+    env = {"CUDNN_AOT_STORE": str(store_copy)}
+    assert complete("show", "x", env=env) == ["x\\ y", "x\\$\\(z\\)", "xy"]
+    assert complete("show", '"x', env=env) == ["xy"]
+    assert complete("show", "'x", env=env) == ["xy"]
+    for shell in ("zsh", "fish"):
+        asked = {"COMP_WORDS": "cudnn-aot show x", "COMP_CWORD": "2" if shell == "zsh" else "x"}
+        done = run_cli(env=env | asked | {"_CUDNN_AOT_COMPLETE": f"{shell}_complete"})
+        assert [line for line in done.stdout.splitlines() if "x" in line] == [
+            {"fish": "plain,"}.get(shell, "") + name for name in ("x y", "x$(z)", "xy")
+        ]
 
 
 def test_a_wrong_shell_gets_the_nearest() -> None:

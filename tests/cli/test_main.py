@@ -159,9 +159,13 @@ sys.exit(entry.main(["ls"]))
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1
     assert "ZeroDivisionError" in done.stderr and "CUDNN_AOT_DEBUG=1" in done.stderr
-    environment["CUDNN_AOT_DEBUG"] = "1"
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert "Traceback" in done.stderr
+    for word in ("1", "true", "yes"):
+        environment["CUDNN_AOT_DEBUG"] = word
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        assert "Traceback" in done.stderr
+    assert_one_line_error(
+        run_cli("ls", env={"CUDNN_AOT_DEBUG": "2"}), 2, "CUDNN_AOT_DEBUG: got '2'"
+    )
 
 
 def default_signals() -> None:

@@ -53,7 +53,8 @@ def test_a_pruned_store_is_built_again(store_copy: Path, graph_files: list[Path]
     before = toy_store.snapshot(store_copy)
     done = run_cli("prune", "--max-size", "1", "--store", store_copy)
     assert done.returncode == 1 and done.stdout.startswith("removed ")
-    assert "error: the store still takes" in done.stderr and "want at most 1 B" in done.stderr
+    assert "error: the store still takes" in done.stderr
+    assert "want at most 1 B: nothing that may go is left" in done.stderr
     assert StoreReader(store_copy).pointers() == []
     run_cli("build", *graph_files, "--target", "cpu", "--store", store_copy)
     assert toy_store.snapshot(store_copy) == before

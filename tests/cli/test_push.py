@@ -68,6 +68,19 @@ def test_a_store_at_a_url_from_push_to_pull(stored, tmp_path, environment):
     assert_one_line_error(refused, 2, "--store: got the URL", "want a folder")
 
 
+@pytest.mark.parametrize("verb", ["diff", "merge"])
+def test_stores_that_arguments_name_are_not_read_offline(verb, stored, tmp_path, environment):
+    url = f"file://{tmp_path}/far"
+    made = ("-o", tmp_path / "made") if verb == "merge" else (stored,)
+    assert run_cli("push", url, "--store", stored).returncode == 0
+    flag = run_cli(verb, url, *made, "--offline", env=environment)
+    assert_one_line_error(flag, 1, "offline")
+    (tmp_path / "cudnn-aot.toml").write_text("offline = true")
+    assert_one_line_error(run_cli(verb, url, *made, env=environment, cwd=tmp_path), 1, "offline")
+    assert not (tmp_path / "made").exists()
+    assert run_cli(verb, url, *made, env=environment).stderr == ""
+
+
 def done_code(environment: dict[str, str], stored: Path) -> int:
     """What `doctor` says of this machine alone."""
     return run_cli("doctor", "--store", stored, env=environment).returncode

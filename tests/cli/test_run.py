@@ -22,6 +22,18 @@ def test_every_plan_is_right_and_nothing_is_written(built_store: Path) -> None:
     assert tree_digest(built_store.parent) == before
 
 
+def test_a_store_that_any_user_may_change_is_named(store_copy: Path) -> None:
+    """Before its kernels run, unless it is pinned."""
+    pin = json.loads(run_cli("verify", "--store", store_copy, "--json").stdout)["root_digest"]
+    store_copy.chmod(0o777)
+    done = run_cli("run", "up", "--store", store_copy)
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 0
+    assert line.startswith(f"warning: any user may change the store '{store_copy}'")
+    done = run_cli("run", "up", "--store", store_copy, env={"CUDNN_AOT_PIN": pin})
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 # 0: an empty result; 1 and 17: no multiple of any tile; 4096: the largest
 @pytest.mark.parametrize("rows", [0, 1, 17, 4096])
 def test_symbols_and_seeds(rows: int, built_store: Path) -> None:

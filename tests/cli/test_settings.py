@@ -85,9 +85,25 @@ def test_keys_of_the_config_file_are_trusted(tmp_path: Path, built_store: Path) 
     assert run_cli("sign", "--new-key", tmp_path / "key").returncode == 0
     (tmp_path / "in").mkdir()
     (tmp_path / "cudnn-aot.toml").write_text(f'store = "{built_store}"\ntrust = "key.pub"')
-    for command in (("ls",), ("run", "up"), ("verify",)):
-        done = run_cli(*command, cwd=tmp_path / "in")
+    commands = {
+        "why": (write_graph(tmp_path, linear_graph("up", 64)), "-t", "cpu"),
+        "ls": (),
+        "show": ("up",),
+        "verify": (),
+        "run": ("up",),
+        "tune": ("up", "-o", "tuned.json"),
+        "report": ("-o", "page.html"),
+        "diff": (built_store, built_store),
+        "merge": (built_store, "-o", "merged"),
+        "pack": ("-o", "pack"),
+        "push": (f"file://{tmp_path}/far",),
+    }
+    (trust,) = (row for row in SETTINGS if row.name == "trust")
+    assert {*commands, "pull"} == set(trust.verbs)  # `pull` is tried where it pulls
+    for verb, arguments in [*commands.items(), ("ls", ("--stats",)), ("ls", ("--builds",))]:
+        done = run_cli(verb, *arguments, cwd=tmp_path / "in")
         assert_one_line_error(done, 1, "is not trusted", "has not signed it")
+    assert list((tmp_path / "in").iterdir()) == []
 
 
 def test_which_config_file_is_read(tmp_path: Path) -> None:
@@ -115,6 +131,20 @@ def test_which_config_file_is_read(tmp_path: Path) -> None:
     named.write_text("jobs = 5")
     assert chosen(CUDNN_AOT_CONFIG=str(named)) == "5"
     assert chosen(CUDNN_AOT_CONFIG=os.devnull) == "auto"
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["[project\ndependencies = ['cudnn-aot']\n[tool.other]\n", "[tool.x]\ncudnn-aot = [\n"],
+)
+def test_a_broken_file_of_another_tool_is_passed_over(content: str, tmp_path: Path) -> None:
+    (tmp_path / "cudnn-aot.toml").write_text("jobs = 3")
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    (inner / "pyproject.toml").write_text(content)
+    assert settings(cwd=inner)["jobs"] == ("3", str(tmp_path / "cudnn-aot.toml"))
+    (inner / "pyproject.toml").write_text(content + "[tool.cudnn-aot]\njobs = 4\n")
+    assert_one_line_error(run_cli("doctor", cwd=inner), 2, "inner/pyproject.toml' is not TOML")
 
 
 # content of the file: what the one line says beside the file's name
@@ -182,6 +212,8 @@ def test_every_flag_is_an_option_of_the_commands_that_read_it() -> None:
             verbs = WITH_FLAG.get(row.name, row.verbs)
             assert set(verbs) <= set(row.verbs)
             assert all(row.flag in options[verb] for verb in verbs), row.name
+        if row.name in ("store", "offline"):
+            assert {verb for verb in COMMANDS if row.flag in options[verb]} == set(row.verbs)
     (store,) = (row for row in SETTINGS if row.name == "store")
     assert {name for name in COMMANDS if {"--store", "store"} & options[name]} == set(store.verbs)
 

@@ -14,7 +14,11 @@ FOLDERS = ("compiler", "cache", "runtime", "cli", "recipes")
 ALLOWED = {
     "cudnn_aot.errors": (),
     "cudnn_aot.compiler.graph": ("cudnn_aot.errors",),
-    "cudnn_aot.compiler.formats": ("cudnn_aot.errors", "cudnn_aot.compiler.graph"),
+    "cudnn_aot.compiler.formats": (
+        "cudnn_aot.errors",
+        "cudnn_aot.compiler.graph",
+        "cudnn_aot.cache.switch",
+    ),
     "cudnn_aot.compiler.recorder": (
         "cudnn_aot.errors",
         "cudnn_aot.compiler.graph",
@@ -174,6 +178,18 @@ def test_nothing_is_unpickled() -> None:
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             assert not any(within(module, each) for module in names for each in runs), name
+
+
+def test_no_question_about_a_path_raises() -> None:
+    """Whether a file is there, `os.path` answers with no where the system does not let us look."""
+    raising = ("exists", "is_dir", "is_file", "is_symlink")  # of pathlib.Path
+    for name, path in modules():
+        if within(name, "cudnn_aot.cache") or within(name, "cudnn_aot.recipes"):
+            continue  # ask in the store and in the installation alone
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            is_call = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+            if is_call and node.func.attr in raising:
+                assert ast.unparse(node.func.value) == "os.path", f"{name}: {ast.unparse(node)}"
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

@@ -33,6 +33,12 @@ def _prefix() -> tuple[str, ...]:
     pytest.skip("another user cannot read this installation")
 
 
+def need_closed_folders() -> None:
+    """Skip a test of what nobody may look at, where the user is let read everything."""
+    if _prefix() != _AS_NOBODY:
+        pytest.skip("another user reads this installation by a capability alone")
+
+
 def run_as_nobody(
     command: Sequence[str | Path], cwd: Path | str, env: dict[str, str]
 ) -> subprocess.CompletedProcess[str]:
