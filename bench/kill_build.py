@@ -3,8 +3,8 @@
     python bench/kill_build.py [--points 200] [--seed 1] [--folder FOLDER]
 
 The build is that of two graphs with two kernels, by the command line, killed with its whole process
-group: half of the times by the clock, half as soon as a number of files are there. After each kill
-every byte of the store is verified; after every fifth the build is repeated to its end and the
+group: half of the times by the clock, half as soon as a number of documents are there. After each
+kill every byte of the store is verified; after every fifth the build is repeated to its end and the
 store compared with that of an undisturbed build, byte by byte, modes and times included. Exit code
 1 if anything was not as it should be.
 """

@@ -33,8 +33,10 @@ def test_every_row_of_every_engine_is_there() -> None:
 @pytest.mark.parametrize("target", ["h200", "h100", "cpu"])
 def test_a_row_is_judged_as_planning_judges_it(target: str) -> None:
     judged = {row.name: row.why_not for row in engine_rows(load_target(target))}
-    serving = "gemm.host.blocked" if target == "cpu" else "gemm.sm90.persistent"
-    assert [name for name, reason in judged.items() if reason is None] == [serving]
+    serving = {"gemm.sm90.persistent", "gemm.sm90.gemv", "gemm.sm90.skinny"}
+    if target == "cpu":
+        serving = {"gemm.host.blocked"}
+    assert {name for name, reason in judged.items() if reason is None} == serving
 
 
 def test_an_engine_that_is_not_offered_or_does_not_import_is_listed(
@@ -64,6 +66,8 @@ def test_the_command() -> None:
     assert {row["name"]: row["serves"] for row in document["engines"]} == {
         "gemm.sm90.persistent": True,
         "gemm.host.blocked": False,
+        "gemm.sm90.gemv": True,
+        "gemm.sm90.skinny": True,
     }
     assert json.loads(run_cli("targets", "--engines", "--json").stdout)["target"] is None
     assert_one_line_error(run_cli("targets", "--engines", "h2000"), 2, "h2000", "h200")

@@ -105,7 +105,7 @@ def test_the_command(urls: list[str], cache: Path, tmp_path: Path) -> None:
     done = run_cli("prune", "--mirrors", "--max-size", "1G", env=environment)
     assert (done.returncode, done.stdout.split(":")[0]) == (0, "removed 0 mirrors")
     said = run_cli("prune", "--max-size", "1", "--store", cache, env=environment)
-    assert said.returncode == 1 and "it has nothing else that may go" in said.stderr
+    assert said.returncode == 1 and "nothing that may go is left" in said.stderr
     done = run_cli("prune", "--mirrors", "--json", env=environment)
     document = json.loads(done.stdout)
     assert len(document["mirrors"]) == 2 and document["left"]["disk_bytes"] == 0

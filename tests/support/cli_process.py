@@ -42,12 +42,18 @@ def run_cli(
 
 
 def linear_graph(
-    name: str, n: int, *, op: str = "relu", k: int = 48, max_rows: int = 4096
+    name: str,
+    n: int,
+    *,
+    op: str = "relu",
+    k: int = 48,
+    max_rows: int = 4096,
+    io: data_type = data_type.BFLOAT16,
 ) -> Graph:
-    """Y = op(A @ B) in bfloat16 with a symbolic row count."""
+    """Y = op(A @ B), in bfloat16 unless said, with a symbolic row count."""
     graph = Graph(
         name,
-        io_data_type=data_type.BFLOAT16,
+        io_data_type=io,
         intermediate_data_type=data_type.FLOAT,
         compute_data_type=data_type.FLOAT,
         symbols={"M": {"min": 0, "max": max_rows, "hint": 33}},
@@ -57,6 +63,11 @@ def linear_graph(
     y = getattr(graph, op)(graph.matmul(a, b))
     y.set_uid(3).set_name("Y").set_output(True)
     return graph
+
+
+def declined_graph(name: str) -> Graph:
+    """One that no engine of ours takes, whatever the target: in fp64."""
+    return linear_graph(name, 64, io=data_type.DOUBLE)
 
 
 def write_graph(folder: Path, graph: Graph) -> Path:

@@ -37,8 +37,8 @@ class Killed:
     faults: list[str] = field(default_factory=list)
 
 
-def _count_files(folder: Path) -> int:
-    return sum(len(files) for _, _, files in os.walk(folder))
+def _count_documents(store: Path) -> int:
+    return len(list(store.rglob("*.json"))) if (store / layout.STORE_FILE).exists() else 0
 
 
 def kill_builds(
@@ -56,21 +56,21 @@ def kill_builds(
     the build is repeated to its end, which must be that of ``undisturbed``, within ``hang_s``.
 
     Every other kill comes at a moment of the clock, and most of a build's time is compilation; the
-    others come as soon as a number of files are there, published or not.
+    others come as soon as a number of documents are published.
 
     Args:
         build_s: what a whole build takes: kills by the clock come between its start and then.
     """
     dice, killed = random.Random(seed), Killed()
     store = folder / "store"
-    most = _count_files(undisturbed)
+    most = _count_documents(undisturbed)
     for point in range(1, points + 1):
         process = start(files, store)
         if point % 2:
             time.sleep(dice.uniform(0.0, build_s))
         else:
             wanted = dice.randint(1, most)
-            while process.poll() is None and _count_files(folder) < wanted:
+            while process.poll() is None and _count_documents(store) < wanted:
                 time.sleep(0.001)
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
@@ -78,7 +78,7 @@ def kill_builds(
             killed.ended += 1
         process.communicate()
         is_there = (store / layout.STORE_FILE).exists()
-        killed.files.append(len(list(store.rglob("*.json"))) if is_there else 0)
+        killed.files.append(_count_documents(store))
         if is_there:
             killed.faults += [f"point {point}: {p}" for p in StoreReader(store).verify()]
         if point % KILLS_PER_STORE and point != points:
