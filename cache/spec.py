@@ -143,9 +143,12 @@ class KernelSpec:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, KernelSpec):
             return NotImplemented
-        return self is other or all(
-            _same(getattr(self, name), getattr(other, name)) for name in self.__slots__
-        )
+        if self is other:
+            return True
+        # Planning compares every kernel of a plan with every other: most differ in these.
+        if self.template != other.template or len(self.params) != len(other.params):
+            return False
+        return all(_same(getattr(self, name), getattr(other, name)) for name in self.__slots__)
 
     def canonical(self) -> dict[str, Any]:
         """The spec as plain data; the key is the digest of its canonical JSON."""

@@ -70,10 +70,15 @@ def is_multiple(extent: Extent, of: int, symbols: Mapping[str, Symbol]) -> bool:
 
 
 def operand_entries(facts: GemmFacts) -> list[Json]:
-    outputs = {operand.uid for operand, _ in facts.epilogue.outputs}
-    scalars = {operand.uid for operand, kind in facts.epilogue.inputs if kind == VALUE}
+    return _operand_entries(facts.operands(), facts.epilogue)
+
+
+@functools.lru_cache(maxsize=64)  # every range of a plan has the same
+def _operand_entries(operands: tuple[Operand, ...], epilogue: Epilogue) -> list[Json]:
+    outputs = {operand.uid for operand, _ in epilogue.outputs}
+    scalars = {operand.uid for operand, kind in epilogue.inputs if kind == VALUE}
     entries = []
-    for operand in facts.operands():
+    for operand in operands:
         entry: Json = {"uid": operand.uid, "name": operand.name, "dtype": operand.dtype}
         if operand.uid in scalars:
             entry |= {"kind": "scalar", "value": operand.value}
