@@ -80,6 +80,8 @@ _TILES = tuple(
     for row in MENU
 )
 
+_NEVER = (math.inf, math.inf)
+
 # Up to so many rows a kernel that streams B beat every tile, on B of 50 and of 117 MB in BFLOAT16;
 # these schedules are within 4 % of the best at each number of rows.
 FEW_ROWS = (
@@ -146,7 +148,8 @@ def rank_sm90(extents: Extents, sm_count: int) -> list[tuple[GemmConfig, float]]
     splits = _splits([extents])
     modelled = modelled_cycles(splits, extents, sm_count)
     pairs = zip(_configs(splits), modelled, strict=True)
-    return [(c, t[0] / CYCLES_PER_US) for c, t in sorted(pairs, key=operator.itemgetter(1))]
+    worth = [pair for pair in pairs if pair[1] is not _NEVER]
+    return [(c, t[0] / CYCLES_PER_US) for c, t in sorted(worth, key=operator.itemgetter(1))]
 
 
 def best_sm90(cases: Sequence[Extents], sm_count: int) -> GemmConfig:
@@ -245,6 +248,9 @@ def modelled_cycles(
         if per_k < math_cycles:
             per_k = math_cycles
         for count, length, partials, launch in ways:
+            if count > 1 and tiles >= sm_count:  # every SM has a tile to work at
+                modelled.append(_NEVER)
+                continue
             waves = -(-tiles * count // sm_count)
             cycles = (length * per_k + TILE_CYCLES + partial * partials) * waves
             modelled.append(((cycles if cycles > floor else floor) + launch, cycles))

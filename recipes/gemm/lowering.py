@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cudnn_aot.cache.spec import Frozen, KernelSpec
@@ -312,10 +312,18 @@ class KernelParts:
 
 
 def kernel_parts(facts: GemmFacts, variant: Variant) -> KernelParts:
-    pruned = _pruned(facts.epilogue, variant.absent)
+    # The ranges of a plan differ in the domain of its symbols alone, which no argument depends on.
+    return _kernel_parts(replace(facts, symbols={}), variant.absent, variant.outputs)
+
+
+@functools.lru_cache(maxsize=64)
+def _kernel_parts(
+    facts: GemmFacts, absent: tuple[int, ...], outputs: tuple[tuple[Operand, int], ...]
+) -> KernelParts:
+    pruned = _pruned(facts.epilogue, absent)
     p = problem(facts)
     tail = [_input_arg(facts, p, operand, kind) for operand, kind in pruned.inputs]
-    tail += [result_view(facts, p, operand) for operand, _ in variant.outputs]
+    tail += [result_view(facts, p, operand) for operand, _ in outputs]
     return KernelParts(pruned.params, [a_view(facts.a, p), b_view(facts.b, p)], tail)
 
 

@@ -7,6 +7,7 @@ TMA out gets no branch with it.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 from cudnn_aot.compiler.planning import expressions as ex
@@ -26,6 +27,7 @@ def stepped_axes(operand: Operand, unit_axis: int) -> list[int]:
     return [other, *lowering.batch_axes(operand)[-1:]]
 
 
+@functools.lru_cache(maxsize=256)  # every range of a plan has the same
 def guard(operand: Operand, unit_axis: int) -> ex.Predicate:
     """Whether the buffer of a call fits a descriptor whose contiguous axis is ``unit_axis`` (-1 or
     -2).

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 
 import gemm_graphs
@@ -344,7 +345,10 @@ def test_ranking_is_complete_and_best_first():
     facts = facts_of(gemm_graphs.plain("g", 4096, 4096, 4096))
     ranked = [config for config, _ in rank_sm90(facts.extents, 132)]
     modelled = dict(zip(CONFIGS, modelled_cycles(SPLITS, facts.extents, 132), strict=True))
-    assert [modelled[config] for config in ranked] == sorted(modelled.values())
+    # All but splits where every SM has a tile without them.
+    worth = [times for times in modelled.values() if times[0] < math.inf]
+    assert [modelled[config] for config in ranked] == sorted(worth)
+    assert len(worth) < len(modelled)
     assert best_sm90([facts.extents], 132) == best_sm90([facts.extents] * 3, 132) == ranked[0]
     assert (ranked[0].tile_m, ranked[0].tile_n, ranked[0].splits) == (128, 256, 1)
     assert len(set(ranked)) == len(ranked)
