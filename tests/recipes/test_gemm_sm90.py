@@ -106,14 +106,12 @@ SKINNY = {
     for name, (r, c, k, u, e) in {
         "skinny": (1, 1, 8, 4, BARE),
         "skinny_large": (8, 2, 4, 1, BARE),
-        "skinny_alone": (2, 1, 1, 1, BARE),
         "skinny_chain": (8, 1, 8, 2, CHAIN),
     }.items()
 }  # fmt: skip
 GEMV = {
     name: {"ab_dtype": "HALF", "rows": r, "columns": c, "k_warps": k, "unroll": u, "epilogue": e}
     for name, (r, c, k, u, e) in {
-        "gemv": (1, 2, 1, 4, BARE),
         "gemv_large": (4, 4, 8, 2, BARE),
         "gemv_chain": (2, 1, 2, 2, CHAIN),
     }.items()
