@@ -1,13 +1,16 @@
-"""``GemmConfig``: the schedule of ``gemm.sm90.persistent``, its domain, and its public knobs."""
+"""The schedules of the GEMM engines: their domains, and their public knobs."""
 
 from __future__ import annotations
 
 import itertools
-import operator
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 from cudnn_aot.compiler.planning.knobs import knob_type
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 # What the kernel is written for (tile_m, tile_n, tile_k); two math warpgroups for 128 rows.
 SM90_TILES = (
@@ -25,10 +28,48 @@ MAX_SPLITS = 64
 MEASURED_SPLITS = (1, 2, 3, 4, 6, 8, 16)
 
 
+class Schedule:
+    """A frozen record of integers, each of which is a public knob.
+
+    Attributes:
+        KNOBS: in the order of the fields.
+    """
+
+    __slots__ = ()
+    KNOBS: ClassVar[tuple[knob_type, ...]]
+
+    def __init__(self, *values: int) -> None:
+        raise NotImplementedError
+
+    def why_not(self) -> str | None:
+        """None for a schedule that the kernel has, else the knob that is off, in a sentence."""
+        raise NotImplementedError
+
+    def to_public(self) -> dict[knob_type, int]:
+        names: tuple[str, ...] = self.__slots__
+        return dict(zip(self.KNOBS, [getattr(self, name) for name in names], strict=True))
+
+    @classmethod
+    def from_public(cls, knobs: Mapping[knob_type, int]) -> Self:
+        """The schedule that the knobs spell.
+
+        Raises:
+            ValueError: a knob is missing, unknown, or off the menu.
+        """
+        if missing := [knob.name for knob in cls.KNOBS if knob not in knobs]:
+            raise ValueError(f"knob {missing[0]} is missing")
+        if unknown := [knob.name for knob in knobs if knob not in cls.KNOBS]:
+            raise ValueError(f"it has no knob {unknown[0]}")
+        config = cls(*(knobs[knob] for knob in cls.KNOBS))
+        if reason := config.why_not():
+            raise ValueError(reason)
+        return config
+
+
 @dataclass(frozen=True, slots=True)
-class GemmConfig:
-    """A schedule of the kernel: tile and cluster in elements and blocks, and the number of K
-    splits.
+class GemmConfig(Schedule):
+    """A schedule of ``gemm.sm90.persistent``: tile and cluster in elements and blocks, and the
+    number of K splits.
     """
 
     tile_m: int
@@ -38,8 +79,16 @@ class GemmConfig:
     cluster_n: int
     splits: int
 
+    KNOBS: ClassVar[tuple[knob_type, ...]] = (
+        knob_type.TILE_M,
+        knob_type.TILE_N,
+        knob_type.TILEK,
+        knob_type.TILE_CGA_M,
+        knob_type.TILE_CGA_N,
+        knob_type.SPLIT_K_SLC,
+    )
+
     def why_not(self) -> str | None:
-        """None for a schedule that the kernel has, else the knob that is off, in a sentence."""
         tile = (self.tile_m, self.tile_n, self.tile_k)
         if tile not in SM90_TILES:
             return f"tile {_x(tile)} is not one of {', '.join(map(_x, SM90_TILES))}"
@@ -60,36 +109,75 @@ class GemmConfig:
                 if splits == 1 or splits * 4 * tile_k <= longest_k:
                     yield cls(tile_m, tile_n, tile_k, cluster_m, cluster_n, splits)
 
-    def to_public(self) -> dict[knob_type, int]:
-        return dict(zip(KNOBS, _values(self), strict=True))
+
+class StreamSchedule(Schedule):
+    """Of the kernels that stream B: rows and columns of a warp, the warps that share them along K,
+    and the steps of K whose loads are in flight.
+
+    Attributes:
+        MENU: the values of each field.
+    """
+
+    __slots__ = ()
+    KNOBS: ClassVar[tuple[knob_type, ...]] = (
+        knob_type.TILE_ROWS,
+        knob_type.TILE_COLS,
+        knob_type.SPLIT_K_SLC,
+        knob_type.STAGES,
+    )
+    MENU: ClassVar[tuple[tuple[int, ...], ...]]
+
+    def why_not(self) -> str | None:
+        for (knob, value), menu in zip(self.to_public().items(), self.MENU, strict=True):
+            if value not in menu:
+                return f"{knob.name} is {value}, want one of {', '.join(map(str, menu))}"
+        return None
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether `tune` measures it; others can be asked for by knobs."""
+        raise NotImplementedError
 
     @classmethod
-    def from_public(cls, knobs: Mapping[knob_type, int]) -> GemmConfig:
-        """The schedule that the knobs spell.
-
-        Raises:
-            ValueError: a knob is missing, unknown, or off the menu.
-        """
-        if missing := [knob.name for knob in KNOBS if knob not in knobs]:
-            raise ValueError(f"knob {missing[0]} is missing")
-        if unknown := [knob.name for knob in knobs if knob not in KNOBS]:
-            raise ValueError(f"it has no knob {unknown[0]}")
-        config = cls(*(knobs[knob] for knob in KNOBS))
-        if reason := config.why_not():
-            raise ValueError(reason)
-        return config
+    def measured(cls) -> list[Self]:
+        every = (cls(*values) for values in itertools.product(*cls.MENU))
+        return [each for each in every if each.is_measured]
 
 
-_values = operator.attrgetter(*(field.name for field in fields(GemmConfig)))
-# In the order of GemmConfig's fields.
-KNOBS = (
-    knob_type.TILE_M,
-    knob_type.TILE_N,
-    knob_type.TILEK,
-    knob_type.TILE_CGA_M,
-    knob_type.TILE_CGA_N,
-    knob_type.SPLIT_K_SLC,
-)
+@dataclass(frozen=True, slots=True)
+class GemvConfig(StreamSchedule):
+    """A schedule of ``gemm.sm90.gemv``."""
+
+    rows: int
+    columns: int
+    k_warps: int
+    unroll: int
+
+    MENU: ClassVar[tuple[tuple[int, ...], ...]] = ((1, 2, 4), (1, 2, 4), (1, 2, 4, 8), (1, 2, 4))
+
+    @property
+    def is_measured(self) -> bool:
+        return 2 <= self.columns * self.unroll <= 8  # loads of B in flight per lane
+
+
+@dataclass(frozen=True, slots=True)
+class SkinnyConfig(StreamSchedule):
+    """A schedule of ``gemm.sm90.skinny``."""
+
+    tile_rows: int
+    tile_columns: int
+    k_warps: int
+    unroll: int
+
+    MENU: ClassVar[tuple[tuple[int, ...], ...]] = (
+        (8, 16, 32, 64), (16, 32), (1, 2, 4, 8), (1, 2, 4),
+    )  # fmt: skip
+
+    @property
+    def is_measured(self) -> bool:
+        # One warp alone per group of columns leaves most SMs without work at N of some thousands,
+        # and more loads in flight than 20 leave too few registers.
+        return self.k_warps > 1 and self.unroll * (self.tile_rows + self.tile_columns) // 8 <= 20
 
 
 def _x(extents: tuple[int, ...]) -> str:

@@ -19,10 +19,8 @@ from cudnn_aot.compiler.planning.engine import PlanConfig
 from cudnn_aot.compiler.planning.ranges import Range, Ranges
 from cudnn_aot.compiler.target.target import Target
 from cudnn_aot.recipes.gemm import tma
-from cudnn_aot.recipes.gemm.config import GemmConfig
+from cudnn_aot.recipes.gemm.config import GemmConfig, GemvConfig, SkinnyConfig
 from cudnn_aot.recipes.gemm.facts import GemmFacts
-from cudnn_aot.recipes.gemm.gemv import GemvConfig
-from cudnn_aot.recipes.gemm.skinny import SkinnyConfig
 
 SM90_PERSISTENT, SM90_GEMV, SM90_SKINNY = 20_000, 20_002, 20_003  # engine ids
 Extents = dict[str, int]  # batch, m, n, k
@@ -88,6 +86,9 @@ FEW_ROWS = (
     (2, SM90_GEMV, GemvConfig(rows=2, columns=2, k_warps=4, unroll=2)),
     (16, SM90_SKINNY, SkinnyConfig(tile_rows=16, tile_columns=16, k_warps=8, unroll=1)),
 )
+STREAMS: dict[int, GemvConfig | SkinnyConfig] = {
+    engine_id: config for _, engine_id, config in FEW_ROWS
+}
 # Below these, and for a batch or another type, nothing was measured: the model decides.
 FEW_ROWS_N, FEW_ROWS_K = 4096, 4096
 
@@ -106,7 +107,12 @@ def recommend(
     beside cuDNN's yet. A cell that is found slower puts its plans behind the marker.
     """
     plans: list[PlanConfig | Ranges] = []
+    few = _few_rows([facts.extents], offered, facts)
+    if kind == "A" and few and not facts.symbols:
+        plans.append(few)
     for engine_id in offered:
+        if engine_id in STREAMS:
+            continue
         if engine_id == SM90_PERSISTENT and (reason := tma.why_never(facts)):
             # Its other kernel has no schedule: all knobs build the same.
             plans.append(PlanConfig(engine_id, FALLBACK, f"no TMA: {reason}"))
@@ -114,12 +120,12 @@ def recommend(
             plans.append(PlanConfig(engine_id, FALLBACK, "the smallest of everything"))
         elif engine_id == SM90_PERSISTENT:
             plans += _ranges(offered, facts, target.sm_count)
-            few = _few_rows([facts.extents], offered, facts)
-            plans += [few] if few and not facts.symbols else []
             plans += _ranked(engine_id, facts.extents, target.sm_count)
-            plans += [few] if few and facts.symbols else []
-        elif engine_id not in (SM90_GEMV, SM90_SKINNY):
+        else:
             plans.append(PlanConfig(engine_id, why="has no knobs"))
+    if kind == "A":  # right for any rows, and best for none that the table does not name
+        why = "behind what tiles do"
+        plans += [PlanConfig(e, config, why) for e, config in STREAMS.items() if e in offered]
     return plans
 
 

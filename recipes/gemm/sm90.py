@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from cudnn_aot.cache.spec import kernel_spec
 from cudnn_aot.compiler.graph.enums import numerical_note
@@ -21,7 +21,7 @@ from cudnn_aot.compiler.target.target import Target
 from cudnn_aot.errors import cudnnGraphNotSupportedError
 from cudnn_aot.recipes.gemm import lowering, tma
 from cudnn_aot.recipes.gemm.capability import GemmCapability
-from cudnn_aot.recipes.gemm.config import GemmConfig
+from cudnn_aot.recipes.gemm.config import GemmConfig, Schedule
 from cudnn_aot.recipes.gemm.facts import GemmFacts
 from cudnn_aot.recipes.gemm.lowering import Json, KernelParts, TableBuilder, Variant
 
@@ -30,33 +30,42 @@ ANY_STRIDE_TEMPLATE = "gemm.kernels.simt:matmul"
 WORKSPACE_ALIGN_BYTES = 256
 
 
-class GemmSm90Persistent(Engine):
+# Of every row of an engine for Hopper.
+SM90: dict[str, Any] = {
+    "kind": "cuda",
+    "sm_lo": 90,
+    "sm_hi": 90,
+    "is_arch_specific": True,
+    "dtypes": ("BFLOAT16", "HALF"),
+    "alignment_bytes": tma.ALIGN_BYTES,
+}
+
+
+class ScheduledEngine(Engine):
+    """An engine whose knobs are those of a `Schedule`."""
+
+    schedule: ClassVar[type[Schedule]]
+
+    def knobs_to_public(self, knobs: Schedule) -> dict[knob_type, int]:
+        return knobs.to_public()
+
+    def knobs_from_public(self, knobs: Mapping[knob_type, int]) -> Schedule:
+        try:
+            return self.schedule.from_public(knobs)
+        except ValueError as error:
+            raise cudnnGraphNotSupportedError(f"engine {self.name}: {error}") from None
+
+
+class GemmSm90Persistent(ScheduledEngine):
     """Persistent TMA + WGMMA, cooperative math warpgroups, optional split-K."""
 
     name = "gemm.sm90.persistent"
-    caps = (
-        GemmCapability(
-            kind="cuda",
-            sm_lo=90,
-            sm_hi=90,
-            is_arch_specific=True,
-            dtypes=("BFLOAT16", "HALF"),
-            alignment_bytes=tma.ALIGN_BYTES,
-        ),
-    )
+    schedule = GemmConfig
+    caps = (GemmCapability(**SM90),)
     numerical_notes = frozenset({numerical_note.TENSOR_CORE})
 
     def configs(self, facts: GemmFacts, target: Target) -> Iterable[GemmConfig]:
         return () if tma.why_never(facts) else GemmConfig.measured(facts.extents["k"])
-
-    def knobs_to_public(self, knobs: GemmConfig) -> dict[knob_type, int]:
-        return knobs.to_public()
-
-    def knobs_from_public(self, knobs: Mapping[knob_type, int]) -> GemmConfig:
-        try:
-            return GemmConfig.from_public(knobs)
-        except ValueError as error:
-            raise cudnnGraphNotSupportedError(f"engine {self.name}: {error}") from None
 
     def lower(self, facts: GemmFacts, knobs: GemmConfig, target: Target) -> Lowering | Refusal:
         builder = TableBuilder(facts, "cuda")

@@ -411,7 +411,7 @@ def up_to_4096(*names):
 )
 def test_a_graph_that_rules_tma_out_has_one_plan_which_says_so(make, why):
     """Without TMA there is no schedule to choose: whatever the knobs, one kernel is built."""
-    plans = PlanList(make(), H200)
+    plans = PlanList(make(), H200, engines=["gemm.sm90.persistent"])
     assert [entry.why for entry in plans.entries] == [f"no TMA: {why}"]
     planned = plans.lower(0)
     assert "any_stride" in planned.table["branches"] and planned.ranges == ()
@@ -436,7 +436,7 @@ def test_a_graph_that_rules_tma_out_has_one_plan_which_says_so(make, why):
     ids=["direct", "multiples", "optional-columns"],
 )
 def test_a_graph_that_tma_may_serve_has_its_schedules_ranked(make):
-    plans = PlanList(make(), H200)
+    plans = PlanList(make(), H200, engines=["gemm.sm90.persistent"])
     assert len(plans) > 3
     assert all(any("tile" in s.params for s in plans.lower(i).kernels) for i in range(len(plans)))
 

@@ -8,18 +8,20 @@ import gemm_graphs
 import pytest
 from table_model import declared
 
+from cudnn_aot.compiler.graph.enums import numerical_note
 from cudnn_aot.compiler.planning.plan_list import PlanList
 from cudnn_aot.compiler.target.target import load_target
 from cudnn_aot.errors import cudnnGraphNotSupportedError
-from cudnn_aot.recipes.gemm import gemv, skinny
+from cudnn_aot.recipes.gemm.config import GemvConfig, SkinnyConfig
 from cudnn_aot.recipes.gemm.kernels import gemv as gemv_kernel
 from cudnn_aot.recipes.gemm.kernels import skinny as skinny_kernel
+from cudnn_aot.recipes.gemm.stream import GemmSm90Gemv, GemmSm90Skinny
 
 H200 = load_target("h200")
 GEMV, SKINNY = "gemm.sm90.gemv", "gemm.sm90.skinny"
 ENGINES = {
-    GEMV: (20_002, gemv.GemmSm90Gemv(), gemv.GemvConfig, gemv),
-    SKINNY: (20_003, skinny.GemmSm90Skinny(), skinny.SkinnyConfig, skinny),
+    GEMV: (20_002, GemmSm90Gemv(), GemvConfig),
+    SKINNY: (20_003, GemmSm90Skinny(), SkinnyConfig),
 }
 
 
@@ -56,16 +58,16 @@ def test_what_they_do_not_take_and_why(case):
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_every_config_is_spelled_by_its_knobs(name):
-    _, engine, config, module = ENGINES[name]
+    _, engine, config = ENGINES[name]
     seen = set()
-    for values in itertools.product(*module.MENU):
+    for values in itertools.product(*config.MENU):
         made = config(*values)
         assert made.why_not() is None
         knobs = engine.knobs_to_public(made)
         assert engine.knobs_from_public(knobs) == made
         seen.add(tuple(knobs.values()))
-    assert len(seen) == len(set(itertools.product(*module.MENU)))
-    for wrong in ({**knobs, module.KNOBS[0]: 3}, dict(list(knobs.items())[1:]), {}):
+    assert len(seen) == len(set(itertools.product(*config.MENU)))
+    for wrong in ({**knobs, config.KNOBS[0]: 3}, dict(list(knobs.items())[1:]), {}):
         with pytest.raises(cudnnGraphNotSupportedError, match=f"engine {name}: "):
             engine.knobs_from_public(wrong)
 
@@ -82,11 +84,11 @@ def test_what_is_measured_depends_on_the_rows():
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_calls_that_do_not_fit_go_to_the_branch_for_any_strides(name):
-    engine_id, engine, config, module = ENGINES[name]
+    engine_id, engine, config = ENGINES[name]
     symbols = rows(0) | {"K": {"min": 0, "max": 4096, "multiple_of": 32}}
     plans = PlanList(gemm_graphs.plain("g", "M", 96, "K", symbols=symbols), H200)
     place = plans.append(
-        engine_id, engine.knobs_to_public(config(*(menu[1] for menu in module.MENU)))
+        engine_id, engine.knobs_to_public(config(*(menu[1] for menu in config.MENU)))
     )
     table = plans.lower(place).table
     call = {"M": 3, "K": 512}
@@ -103,11 +105,11 @@ def test_calls_that_do_not_fit_go_to_the_branch_for_any_strides(name):
 
 
 def test_the_kernels_have_the_menus_of_the_engines():
-    assert tuple(gemv_kernel.MENU.values()) == gemv.MENU
+    assert tuple(gemv_kernel.MENU.values()) == GemvConfig.MENU
     menu = dict(skinny_kernel.MENU)
     menu["row_tiles"] = tuple(8 * tiles for tiles in menu["row_tiles"])
     menu["column_tiles"] = tuple(16 * tiles for tiles in menu["column_tiles"])
-    assert tuple(menu.values()) == skinny.MENU
+    assert tuple(menu.values()) == SkinnyConfig.MENU
 
 
 @pytest.mark.parametrize("kernel", [gemv_kernel, skinny_kernel], ids=["gemv", "skinny"])
@@ -116,3 +118,26 @@ def test_params_off_the_menu_are_refused(kernel):
     for name in params:
         with pytest.raises(ValueError, match=f"{name}: got 3, want one of "):
             kernel.matmul({"ab_dtype": "BFLOAT16", "epilogue": {}, **params, name: 3})
+
+
+def test_tensor_cores_are_told():
+    """By which a program that wants none deselects them."""
+    notes = {name: engine.numerical_notes for name, (_, engine, _) in ENGINES.items()}
+    assert notes == {GEMV: frozenset(), SKINNY: frozenset({numerical_note.TENSOR_CORE})}
+
+
+def test_the_table_serves_few_rows_of_what_was_measured():
+    def first(m, n=4096, k=4096, **fields):
+        return PlanList(gemm_graphs.plain("g", m, n, k, **fields), H200).name(0).partition("[")[0]
+
+    assert [first(m) for m in (1, 2, 3, 16)] == [GEMV, GEMV, SKINNY, SKINNY]
+    tiles = "gemm.sm90.persistent"
+    assert first(17) == tiles
+    assert {first(1, n=2048), first(1, k=2048), first(1, batch=2)} == {tiles}
+    assert first(1, io=gemm_graphs.HALF) == tiles
+    # An engine that is asked for alone has a plan for any rows.
+    graph = gemm_graphs.plain("g", 300, 128, 256)
+    for name in ENGINES:
+        plans = PlanList(graph, H200, engines=[name])
+        assert [plans.name(i).partition("[")[0] for i in range(len(plans))] == [name]
+        assert plans.lower(0).engine_name == name

@@ -23,10 +23,14 @@ from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.planning import manifest
 from cudnn_aot.compiler.planning.plan_list import PlanList
 from cudnn_aot.compiler.target.target import load_target
-from cudnn_aot.recipes.gemm.config import SM90_CLUSTERS, SM90_TILES, GemmConfig
-from cudnn_aot.recipes.gemm.gemv import GemvConfig
+from cudnn_aot.recipes.gemm.config import (
+    SM90_CLUSTERS,
+    SM90_TILES,
+    GemmConfig,
+    GemvConfig,
+    SkinnyConfig,
+)
 from cudnn_aot.recipes.gemm.heuristics import SM90_GEMV, SM90_SKINNY
-from cudnn_aot.recipes.gemm.skinny import SkinnyConfig
 
 TARGET = "h200"
 ENGINE = 20_000

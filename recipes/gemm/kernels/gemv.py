@@ -24,25 +24,19 @@ takes 22 KB in flight at 600 ns; 4 rows of bf16 cost 64 + 32 instructions per la
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32, Int64
-from cutlass.base_dsl.enums import AddressSpace
-from cutlass.cute.runtime import make_fake_stream
+from cutlass import Float32, Int32
 from cutlass.memory import SmemAllocator
 
 from cudnn_aot.recipes.gemm.kernels import epilogue as device_epilogue
-from cudnn_aot.recipes.gemm.kernels import operands
+from cudnn_aot.recipes.gemm.kernels import stream
+from cudnn_aot.recipes.gemm.kernels.stream import THREADS, VECTOR, WARP, WARPS, template
 from cudnn_aot.recipes.trace.template import KernelTemplate
 
-WARP = 32
-WARPS = 8
-THREADS = WARP * WARPS
-VECTOR = 8  # elements of a 16-byte load
-SMEM_BYTES = WARPS * WARP * 4
 MENU = {"rows": (1, 2, 4), "columns": (1, 2, 4), "k_warps": (1, 2, 4, 8), "unroll": (1, 2, 4)}
 
 
@@ -50,13 +44,23 @@ class Gemv:
     """The traced host and device functions; what they are specialised on lives in the instance."""
 
     def __init__(
-        self, epilogue: Mapping[str, Any], rows: int, columns: int, k_warps: int, unroll: int
+        self,
+        epilogue: Mapping[str, Any],
+        dtype: type,
+        rows: int,
+        columns: int,
+        k_warps: int,
+        unroll: int,
     ):
         self.epilogue = epilogue
         self.num_inputs = len(epilogue["inputs"])
         self.rows, self.columns = rows, columns
         self.k_warps, self.unroll = k_warps, unroll
         self.groups = WARPS // k_warps
+
+    @property
+    def smem_bytes(self) -> int:
+        return WARPS * WARP * 4 if self.k_warps > 1 else 0
 
     @cute.jit
     def __call__(self, launch: Int32, a: cute.Tensor, b: cute.Tensor, stream, *rest):
@@ -82,8 +86,8 @@ class Gemv:
         batch = rest // cute.ceil_div(m, self.rows)
         row0 = (rest - batch * cute.ceil_div(m, self.rows)) * self.rows
 
-        a_rows = self.starts(a, row0, self.rows, batch)
-        b_rows = self.starts(b, column0, self.columns, batch)
+        a_rows = stream.starts(a, [row0 + r for r in range(self.rows)], batch)
+        b_rows = stream.starts(b, [column0 + c for c in range(self.columns)], batch)
         sums = cute.make_rmem_tensor((self.rows * self.columns,), Float32)
         sums.fill(0.0)
         step = WARP * VECTOR * self.k_warps
@@ -124,26 +128,6 @@ class Gemv:
             narrow.store(result.to(out.element_type))
             device_epilogue.store_direct(out, narrow, place)
 
-    def starts(self, t: cute.Tensor, first: Int32, count: int, batch: Int32) -> list[Int64]:
-        """Offsets of rows of an operand; those past the end are its last, whose sums nobody
-        stores.
-        """
-        base = cutlass.min(batch, t.shape[2] - 1).to(Int64) * t.stride[2]
-        rows = [cutlass.min(first + i, t.shape[0] - 1) for i in range(count)]
-        return [base + row.to(Int64) * t.stride[0] for row in rows]
-
-    def load(self, t: cute.Tensor, starts: Sequence[Int64], k0: Int32) -> list[cute.Tensor]:
-        """16 bytes of each row."""
-        loaded = []
-        for start in starts:
-            pointer = (t.iterator + (start + k0.to(Int64))).align(
-                VECTOR * t.element_type.width // 8
-            )
-            to = cute.make_rmem_tensor((VECTOR,), t.element_type)
-            cute.autovec_copy(cute.make_tensor(pointer, cute.make_layout(VECTOR)), to)
-            loaded.append(to)
-        return loaded
-
     @cute.jit
     def add(
         self,
@@ -157,8 +141,8 @@ class Gemv:
     ):
         """Add the products of ``steps`` steps of K from ``k0`` on."""
         step = WARP * VECTOR * self.k_warps
-        ys = [self.load(b, b_rows, k0 + i * step) for i in range(steps)]
-        xs = [self.load(a, a_rows, k0 + i * step) for i in range(steps)]
+        ys = [stream.load(b, b_rows, k0 + i * step) for i in range(steps)]
+        xs = [stream.load(a, a_rows, k0 + i * step) for i in range(steps)]
         for i in cutlass.range_constexpr(steps):
             wide_y = [y.load().to(Float32) for y in ys[i]]
             for r in cutlass.range_constexpr(self.rows):
@@ -174,20 +158,4 @@ def matmul(params: Mapping[str, Any]) -> KernelTemplate:
     """Template ``gemm.kernels.gemv:matmul``; params ``ab_dtype``, ``rows``, ``columns``,
     ``k_warps``, ``unroll`` and ``epilogue``.
     """
-    chosen = {}
-    for name, menu in MENU.items():
-        if params[name] not in menu:
-            wanted = ", ".join(map(str, menu))
-            raise ValueError(f"{name}: got {params[name]!r}, want one of {wanted}")
-        chosen[name] = params[name]
-    epilogue, dtype = params["epilogue"], operands.named_dtype(params["ab_dtype"])
-    space, extents = AddressSpace.gmem, operands.Extents()
-    a = operands.tma_stride(dtype, (extents.m, extents.k, cute.sym_int()), 1)
-    b = operands.tma_stride(dtype, (extents.n, extents.k, cute.sym_int()), 1)
-    aux = operands.epilogue_inputs(epilogue, extents, space)
-    outs = operands.epilogue_outputs(epilogue, extents, space, tma=False)
-    stream = make_fake_stream(use_tvm_ffi_env_stream=True)
-    smem_bytes = SMEM_BYTES if chosen["k_warps"] > 1 else 0
-    return KernelTemplate(
-        Gemv(epilogue, **chosen), (Int32(1), a, b, stream, *aux, *outs), smem_bytes
-    )
+    return template(Gemv, MENU, params)

@@ -26,25 +26,20 @@ from L1 to each of B (83 of 128 a cycle), half of that with two column tiles.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
-from cutlass.base_dsl.enums import AddressSpace
 from cutlass.cute.nvgpu import warp as warp_mma
-from cutlass.cute.runtime import make_fake_stream
 from cutlass.memory import SmemAllocator
 
 from cudnn_aot.recipes.gemm.kernels import epilogue as device_epilogue
-from cudnn_aot.recipes.gemm.kernels import operands
+from cudnn_aot.recipes.gemm.kernels import stream
+from cudnn_aot.recipes.gemm.kernels.stream import THREADS, VECTOR, WARP, WARPS, template
 from cudnn_aot.recipes.trace.template import KernelTemplate
 
-WARP = 32
-WARPS = 8
-THREADS = WARP * WARPS
-VECTOR = 8  # elements of a 16-byte load
 STEP = 4 * VECTOR  # of K: a vector for each quarter of a group
 TILE_COLUMNS, TILE_ROWS = 16, 8  # of the result, in one MMA
 SUMS = 4  # of a lane, per MMA tile
@@ -112,8 +107,9 @@ class Skinny:
 
         a_rows = [row0 + t * TILE_ROWS + eighth for t in range(self.row_tiles)]
         b_rows = [column0 + h * TILE_ROWS + eighth for h in range(2 * self.column_tiles)]
-        a_starts = self.starts(a, a_rows, batch, quarter)
-        b_starts = self.starts(b, b_rows, batch, quarter)
+        within = (quarter * VECTOR).to(Int64)
+        a_starts = stream.starts(a, a_rows, batch, within)
+        b_starts = stream.starts(b, b_rows, batch, within)
         sums = [cute.make_rmem_tensor((SUMS,), Float32) for _ in range(self.sums // SUMS)]
         for each in sums:
             each.fill(0.0)
@@ -176,27 +172,6 @@ class Skinny:
             columns.append(first_of_tile + within // 2 * 8 + lane // 4)
         return rows, columns
 
-    def starts(
-        self, t: cute.Tensor, rows: Sequence[Int32], batch: Int32, quarter: Int32
-    ) -> list[Int64]:
-        """Offsets of a lane's first vector in rows of an operand; those past the end are its last,
-        whose sums nobody stores.
-        """
-        base = cutlass.min(batch, t.shape[2] - 1).to(Int64) * t.stride[2]
-        last = t.shape[0] - 1
-        within = base + (quarter * VECTOR).to(Int64)
-        return [within + cutlass.min(row, last).to(Int64) * t.stride[0] for row in rows]
-
-    def load(self, t: cute.Tensor, starts: Sequence[Int64], k0: Int32) -> list[cute.Tensor]:
-        """16 bytes of each row."""
-        loaded = []
-        for start in starts:
-            pointer = (t.iterator + (start + k0.to(Int64))).align(16)
-            to = cute.make_rmem_tensor((VECTOR,), t.element_type)
-            cute.autovec_copy(cute.make_tensor(pointer, cute.make_layout(VECTOR)), to)
-            loaded.append(to)
-        return loaded
-
     @cute.jit
     def add(
         self,
@@ -210,8 +185,8 @@ class Skinny:
     ):
         """Add the products of ``steps`` neighbouring steps of K from ``k0`` on."""
         atom = cute.make_mma_atom(warp_mma.MmaF16BF16Op(self.dtype, Float32, (16, 8, 16)))
-        ys = [self.load(b, b_starts, k0 + i * STEP) for i in range(steps)]
-        xs = [self.load(a, a_starts, k0 + i * STEP) for i in range(steps)]
+        ys = [stream.load(b, b_starts, k0 + i * STEP) for i in range(steps)]
+        xs = [stream.load(a, a_starts, k0 + i * STEP) for i in range(steps)]
         for i in cutlass.range_constexpr(steps):
             for half in cutlass.range_constexpr(2):
                 for c in cutlass.range_constexpr(self.column_tiles):
@@ -234,19 +209,4 @@ def matmul(params: Mapping[str, Any]) -> KernelTemplate:
     """Template ``gemm.kernels.skinny:matmul``; params ``ab_dtype``, ``row_tiles``,
     ``column_tiles``, ``k_warps``, ``unroll`` and ``epilogue``.
     """
-    chosen = {}
-    for name, menu in MENU.items():
-        if params[name] not in menu:
-            wanted = ", ".join(map(str, menu))
-            raise ValueError(f"{name}: got {params[name]!r}, want one of {wanted}")
-        chosen[name] = params[name]
-    epilogue, dtype = params["epilogue"], operands.named_dtype(params["ab_dtype"])
-    space, extents = AddressSpace.gmem, operands.Extents()
-    a = operands.tma_stride(dtype, (extents.m, extents.k, cute.sym_int()), 1)
-    b = operands.tma_stride(dtype, (extents.n, extents.k, cute.sym_int()), 1)
-    aux = operands.epilogue_inputs(epilogue, extents, space)
-    outs = operands.epilogue_outputs(epilogue, extents, space, tma=False)
-    stream = make_fake_stream(use_tvm_ffi_env_stream=True)
-    kernel = Skinny(epilogue, dtype, **chosen)
-    arguments = (Int32(1), a, b, stream, *aux, *outs)
-    return KernelTemplate(kernel, arguments, kernel.smem_bytes)
+    return template(Skinny, MENU, params)
