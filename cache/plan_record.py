@@ -6,6 +6,7 @@ Nothing is read here: callers have the bytes, and know that they are those of th
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from cudnn_aot.cache import shapes
@@ -30,6 +31,12 @@ def parse_record(data: bytes, digest: str) -> dict[str, Any]:
     return record  # type: ignore[no-any-return]
 
 
+def engines_of(record: Mapping[str, Any]) -> list[str]:
+    """The names of the engines that serve a plan, each once, in the order of its ranges."""
+    parts = record.get("ranges") or [record]
+    return list(dict.fromkeys(str(part["engine"]["name"]) for part in parts))
+
+
 def need_servable(record: dict[str, Any], digest: str, target: str, graph_key: str) -> None:
     """Raise unless this version serves the record for this graph: it is parsed as serving does.
 
@@ -49,4 +56,4 @@ def need_servable(record: dict[str, Any], digest: str, target: str, graph_key: s
     _native.PlanRecord(digest[:12], {}, record)
 
 
-__all__ = ["FORMAT", "need_servable", "parse_record"]
+__all__ = ["FORMAT", "engines_of", "need_servable", "parse_record"]

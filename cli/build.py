@@ -23,7 +23,7 @@ from cudnn_aot.cli.options import (
 )
 from cudnn_aot.cli.output import complain, print_json, say
 from cudnn_aot.cli.settings import DEFAULT, Choice, choose
-from cudnn_aot.cli.table import format_bytes, format_table, plural
+from cudnn_aot.cli.table import format_bytes, format_engines, format_table, plural
 from cudnn_aot.compiler.build.summary import BuildSummary, GraphResult, Status
 from cudnn_aot.compiler.target.target import load_targets, need_builder
 from cudnn_aot.errors import UsageError, did_you_mean
@@ -250,7 +250,7 @@ def _row(result: GraphResult) -> tuple[str, ...]:
         result.name,
         result.target,
         result.status.value,
-        result.engine or "-",
+        format_engines(result.engines),
         str(len(result.kernels)),
         format_bytes(
             sum(kernel.blob_bytes for kernel in result.kernels)

@@ -61,6 +61,8 @@ def measure(
         rounds: how often each plan is timed.
     """
     place = _on_cpu if plans[0].device == "cpu" else _on_gpu
+    if plans[0].device != "cpu":
+        plans[0].prepare(device)  # says what this machine lacks better than CUDA's runtime does
     with place(operands, device, [plan.workspace_bytes(symbols) for plan in plans]) as bench:
         checked = [_check(plan, bench, operands, reference, symbols) for plan in plans]
         timed = {

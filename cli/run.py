@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -196,7 +196,7 @@ class _Runner:
         return _Outcome(
             name=name,
             target=plan.target,
-            engine=plan.engine,
+            engine=_engine_at(plan, symbols),
             symbols=symbols,
             flops=ops.matmul_flops(graph, symbols),
             worst_error=worst,
@@ -210,6 +210,14 @@ class _Runner:
 
         pointer = self._reader.pointer(target, graph_key)
         return graph_json.loads(self._reader.blob(pointer["graph"]).decode())
+
+
+def _engine_at(plan: Any, symbols: Mapping[str, int]) -> str:
+    """What serves a plan at these values."""
+    for part in plan.ranges:
+        if all(low <= symbols[name] <= high for name, (low, high) in part["bounds"].items()):
+            return str(part["engine"]["name"])
+    return str(plan.engine)
 
 
 def _on_cpu(
@@ -307,7 +315,7 @@ def all_names(reader: AnyReader, target: str | None) -> list[tuple[str, str | No
     """Every name of a target that has a plan, with that target."""
     owners = sorted({owner for owner, _ in reader.names()})
     if target is None and len(owners) > 1:
-        raise UsageError(f"--all: pass --target, the store holds plans for {', '.join(owners)}")
+        raise UsageError(f"pass --target: the store holds plans for {', '.join(owners)}")
     chosen = target or (owners[0] if owners else "")
     if chosen not in owners:
         held, near = ", ".join(owners) or "none", did_you_mean(chosen, owners)

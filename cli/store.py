@@ -8,7 +8,7 @@ import click
 
 from cudnn_aot.cache.layers import AnyReader, open_store
 from cudnn_aot.cache.layout import providers_of
-from cudnn_aot.cache.plan_record import need_servable, parse_record
+from cudnn_aot.cache.plan_record import engines_of, need_servable, parse_record
 from cudnn_aot.cache.trust import need_signed
 from cudnn_aot.cli.builds import list_builds
 from cudnn_aot.cli.completion import (
@@ -30,7 +30,7 @@ from cudnn_aot.cli.options import (
 )
 from cudnn_aot.cli.output import complain, print_json, say
 from cudnn_aot.cli.progress import show_progress
-from cudnn_aot.cli.table import format_bytes, format_table, plural
+from cudnn_aot.cli.table import format_bytes, format_engines, format_table, plural
 from cudnn_aot.errors import (
     Error,
     NotInStoreError,
@@ -58,8 +58,8 @@ class _Plan:
     providers: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def engine(self) -> str:
-        return str(self.record.get("engine", {}).get("name", ""))
+    def engines(self) -> list[str]:
+        return engines_of(self.record) if self.record else []
 
     @property
     def knobs(self) -> dict[str, int]:
@@ -80,7 +80,8 @@ class _Plan:
             "target": self.target,
             "graph_key": self.graph_key,
             "status": self.status,
-            "engine": self.engine,
+            "engine": self.engines[0] if self.engines else "",
+            "engines": self.engines,
             "knobs": self.knobs,
             "kernels": self.kernels,
             "blobs": self.record.get("blobs", []),
@@ -135,7 +136,7 @@ def ls(store: str | None, target: str | None, stats: bool, builds: bool, as_json
                 plan.name or "-",
                 plan.target,
                 plan.status,
-                plan.engine or "-",
+                format_engines(plan.engines),
                 str(len(plan.kernels)),
                 format_bytes(plan.bytes),
                 plan.graph_key[:12],
@@ -335,6 +336,8 @@ def _report_faults(plans: list[_Plan]) -> int:
 
 
 def _describe(plan: _Plan) -> list[str]:
+    from cudnn_aot.compiler.planning.ranges import bound_words
+
     lines = [f"{plan.name} for {plan.target}: {plan.status}", f"  graph        {plan.graph_key}"]
     lines += [f"  because      {reason}" for reason in plan.reasons]
     if set(plan.providers) != {"native"}:
@@ -343,8 +346,11 @@ def _describe(plan: _Plan) -> list[str]:
     if not plan.record:
         return lines
     table = plan.record["table"]
-    knobs = " ".join(f"{knob}={value}" for knob, value in plan.knobs.items())
-    lines.append(f"  engine       {plan.engine} {knobs}".rstrip())
+    for part in plan.record.get("ranges") or [plan.record]:
+        bounds = (bound_words(name, *ends) for name, ends in part.get("bounds", {}).items())
+        knobs = (f"{knob}={value}" for knob, value in part["knobs"].items())
+        words = [*bounds, part["engine"]["name"], *knobs]
+        lines.append(f"  engine       {' '.join(words)}")
     needs = ", ".join(f"{k} {v}" for k, v in plan.record["requirements"].items() if v)
     lines.append(f"  requires     {needs}")
     for symbol, domain in table.get("symbols", {}).items():

@@ -37,3 +37,9 @@ def format_bytes(count: int) -> str:
 
 def plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def format_engines(engines: Sequence[str]) -> str:
+    """``gemm.sm90.gemv +2`` for the first of three."""
+    more = f" +{len(engines) - 1}" if len(engines) > 1 else ""
+    return f"{engines[0]}{more}" if engines else "-"

@@ -168,7 +168,7 @@ def tune(
     known = read_entries(path) if os.path.exists(path) else []
     entries = {place_of(entry): entry for entry in known}
     if names:
-        chosen = [(name, target or _owner(reader, name)) for name in names]
+        chosen = [(name, _owner(reader, name, target)) for name in names]
     else:
         chosen = [(name, holder or "") for name, holder in all_names(reader, target)]
     tuner = _Tuner(reader, rounds, seed, device)
@@ -210,13 +210,17 @@ def tune(
     return 1 if failed or any(case.faults for case in cases) else 0
 
 
-def _owner(reader: AnyReader, name: str) -> str:
-    """The one target that holds a name."""
-    owner = only_target(reader, name)
-    if owner is None:
+def _owner(reader: AnyReader, name: str, target: str | None) -> str:
+    """The target that is asked for, or the one that holds a name."""
+    owner = target or only_target(reader, name)
+    holders = {holder for holder, known in reader.names() if known == name}
+    if not holders:
         near = did_you_mean(name, {known for _, known in reader.names()})
         raise NotInStoreError(f"no plan {name!r}{near} in the store {reader.where!r}")
-    return owner
+    if owner not in holders:
+        near, held = did_you_mean(owner or "", holders), ", ".join(sorted(holders))
+        raise NotInStoreError(f"{name!r} is stored for {held}, not for {owner!r}{near}")
+    return owner or ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,8 +275,7 @@ class _Tuner:
                 need_servable(record, digest, stored.target, stored.graph_key)
                 plan = Plan(stored.name, stored.uids, record, self._reader.blob)
                 self._loaded[0].append(plan)
-                is_one = not record.get("ranges")
-                self._loaded[1].append((plan.engine, plan.knobs) if is_one else None)
+                self._loaded[1].append(None if plan.ranges else (plan.engine, plan.knobs))
         return self._loaded
 
 

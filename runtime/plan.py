@@ -23,6 +23,9 @@ class Plan:
         graph_key, target: what was built, and for which target.
         engine: name of the engine that made it, ``"gemm.sm90.persistent"``.
         engine_id, knobs: with these the same plan is built again.
+        ranges: of a plan that is made of several, what serves which values of the symbols:
+            ``{"bounds": {"M": [1, 64]}, "engine": {"id", "name"}, "knobs"}``; engine and knobs are
+            those of the first.
         uids: operand name -> uid.
         device: ``"cuda"`` or ``"cpu"``.
         requirements: the least machine that runs it.
@@ -113,6 +116,11 @@ class Plan:
     def knobs(self) -> dict[str, int]:
         knobs: dict[str, int] = self._record.document["knobs"]
         return knobs
+
+    @property
+    def ranges(self) -> list[dict[str, Any]]:
+        ranges: list[dict[str, Any]] = self._record.document.get("ranges", [])
+        return ranges
 
     @property
     def table(self) -> dict[str, Any]:

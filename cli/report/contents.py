@@ -13,7 +13,7 @@ from typing import Any
 import cudnn_aot
 from cudnn_aot import _native
 from cudnn_aot.cache.layout import providers_of
-from cudnn_aot.cache.plan_record import need_servable, parse_record
+from cudnn_aot.cache.plan_record import engines_of, need_servable, parse_record
 from cudnn_aot.cache.reader import Listing, StoreReader
 from cudnn_aot.cli.expressions import format_expression, symbol_bounds
 from cudnn_aot.compiler.target.target import known_targets, load_target
@@ -121,7 +121,7 @@ def _plan(reader: StoreReader, target: str, graph_key: str, names: list[str]) ->
         found = {
             "status": pointer["status"],
             "provider": holders[0] if holders else "",
-            "engine": record["engine"]["name"],
+            "engine": ", ".join(engines_of(record)),
             "knobs": record["knobs"],
             "kernels": [kernel["key"] for kernel in kernels],
             "bytes": sum(dict(parts).values()),

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cudnn_aot.cache.canonical import canonical_bytes
+from cudnn_aot.cache.plan_record import engines_of
 from cudnn_aot.cache.progress import Event, ProgressCallback, Stage, silent
 from cudnn_aot.cache.spec import KernelSpec
 from cudnn_aot.cache.writer import StoreWriter
@@ -470,20 +471,20 @@ class _Run:
         put_names(self._writer, target, job.source.graph, names)
 
     def _result(self, job: _Job, source: Source) -> GraphResult:
-        engine = ""
+        engines: list[str] = []
         knobs: dict[str, int] = {}
         kernels: tuple[KernelResult, ...] = ()
         blobs: tuple[tuple[str, int], ...] = ()
         if job.backend is not None and job.backend.record is not None:
             record = job.backend.record
-            engine, knobs = record["engine"]["name"], dict(record["knobs"])
+            engines, knobs = engines_of(record), dict(record["knobs"])
             blobs = tuple((blob["blob"], blob["bytes"]) for blob in record["blobs"])
         elif job.planned is not None:
-            engine, knobs = job.planned.engine_name, dict(job.planned.knobs)
+            engines, knobs = list(job.planned.engine_names), dict(job.planned.knobs)
             entries = [self._entries.get(spec.key) for spec in job.planned.kernels]
             kernels = tuple(_kernel_result(entry) for entry in entries if entry is not None)
         elif job.stored is not None and job.stored.record:
-            engine = job.stored.record["engine"]["name"]
+            engines = engines_of(job.stored.record)
             knobs = dict(job.stored.record["knobs"])
             kernels = job.stored.kernels
         return GraphResult(
@@ -492,7 +493,7 @@ class _Run:
             target=job.target.name,
             status=job.status or Status.FAILED,
             file=source.file,
-            engine=engine,
+            engines=tuple(engines),
             knobs=knobs,
             kernels=kernels,
             reasons=job.reasons,

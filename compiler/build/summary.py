@@ -40,6 +40,7 @@ class GraphResult:
         graph_key: empty when the file could not be read as graphs.
         target: empty when the file could not be read as graphs.
         provider: whose plan this is about, ``"native"`` or ``"cudnn"``.
+        engines: that serve it; of a plan of ranges in their order. The knobs are the first one's.
         blobs: digest and size of what the plan is made of beside kernels.
         reasons: why it was declined, or the one line that says why it failed.
         seconds: planning, and the compile time of the kernels that this graph waited for.
@@ -50,7 +51,7 @@ class GraphResult:
     target: str
     status: Status
     file: str = ""
-    engine: str = ""
+    engines: tuple[str, ...] = ()
     knobs: dict[str, int] = field(default_factory=dict)
     kernels: tuple[KernelResult, ...] = ()
     reasons: tuple[str, ...] = ()
@@ -66,7 +67,8 @@ class GraphResult:
             "provider": self.provider,
             "status": self.status.value,
             "file": self.file,
-            "engine": self.engine,
+            "engine": self.engines[0] if self.engines else "",
+            "engines": list(self.engines),
             "knobs": dict(self.knobs),
             "kernels": [
                 {

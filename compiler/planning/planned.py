@@ -37,3 +37,9 @@ class Planned:
     blobs: tuple[bytes, ...] = field(default=(), repr=False)
     requirements: dict[str, Any] = field(default_factory=dict, hash=False)
     notes: frozenset[Note] | None = None
+
+    @property
+    def engine_names(self) -> tuple[str, ...]:
+        """Of all that serve it, each once, in the order of the ranges."""
+        names = [part.engine_name for part in self.ranges] or [self.engine_name]
+        return tuple(dict.fromkeys(names))

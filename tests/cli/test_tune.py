@@ -111,7 +111,11 @@ def test_wrong_commands(built_store: Path, candidates: Path, tmp_path: Path) -> 
         ("M=99999", "M"),
     ):
         assert_one_line_error(run_cli("tune", *options, "--symbol", symbol), 2, said)
-    assert_one_line_error(run_cli("tune", "upp", *options[1:]), 1, "upp")
+    assert_one_line_error(
+        run_cli("tune", "upp", *options[1:]), 1, "no plan 'upp' (did you mean 'up'?)"
+    )
+    elsewhere = run_cli("tune", *options, "--target", "h200")
+    assert_one_line_error(elsewhere, 1, "'up' is stored for cpu, not for 'h200'")
     assert not file.exists()
     file.write_text("{}")
     assert_one_line_error(run_cli("tune", *options), 2, "tuning file", "format is None")
