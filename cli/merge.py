@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 
@@ -15,6 +17,38 @@ from cudnn_aot.cli.output import complain, print_json, say
 from cudnn_aot.cli.progress import show_progress
 from cudnn_aot.cli.table import format_bytes, plural
 from cudnn_aot.errors import UsageError
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def prefer_options(whose: str) -> Callable[[_F], _F]:
+    """Both flags, of which `preference` says what they mean; ``--replace`` takes what ``whose``."""
+    keep = click.option(
+        "--keep", is_flag=True, help="Of two that differ, what was there before: no failure."
+    )
+    replace = click.option("--replace", is_flag=True, help=f"Of two that differ, what {whose}.")
+    return lambda command: keep(replace(command))
+
+
+def preference(keep: bool, replace: bool) -> Prefer | None:
+    """How two that differ are settled.
+
+    Raises:
+        UsageError: both flags were given.
+    """
+    if keep and replace:
+        raise UsageError("--keep and --replace exclude each other: give one")
+    return "keep" if keep else "replace" if replace else None
+
+
+def complain_of(failures: Iterable[str], conflicts: Iterable[str], prefer: Prefer | None) -> int:
+    """Say what was not added, and what differed; the exit code."""
+    failed, differed = list(failures), list(conflicts)
+    for line in failed:
+        complain(f"error: {line}")
+    for line in differed:
+        complain(f"{'error' if prefer is None else 'note'}: {line}")
+    return 1 if failed or differed and prefer is None else 0
 
 
 @click.command()
@@ -29,8 +63,7 @@ from cudnn_aot.errors import UsageError
     shell_complete=complete_folders,
     help="The store to add to, or a new one.",
 )
-@click.option("--keep", is_flag=True, help="Of two that differ, what was there before: no failure.")
-@click.option("--replace", is_flag=True, help="Of two that differ, what the later source has.")
+@prefer_options("the later source has")
 @offline_option
 @json_option
 def merge(sources: tuple[str, ...], output: str, keep: bool, replace: bool, as_json: bool) -> int:
@@ -42,18 +75,12 @@ def merge(sources: tuple[str, ...], output: str, keep: bool, replace: bool, as_j
     \b
     cudnn-aot merge part1 part2 -o store
     """
-    if keep and replace:
-        raise UsageError("--keep and --replace exclude each other: give one")
+    prefer = preference(keep, replace)
     path = Path(output)
     readers = [open_source(source) for source in sources]
-    prefer: Prefer | None = "keep" if keep else "replace" if replace else None
     with show_progress(quiet=as_json) as progress:
         did = merge_stores(readers, path, prefer, progress)
-    is_decided = keep or replace
-    for line in did.failures:
-        complain(f"error: {line}")
-    for line in did.conflicts:
-        complain(f"{'note' if is_decided else 'error'}: {line}")
+    code = complain_of(did.failures, did.conflicts, prefer)
     if as_json:
         print_json({"store": str(path), **asdict(did)})
     else:
@@ -65,4 +92,4 @@ def merge(sources: tuple[str, ...], output: str, keep: bool, replace: bool, as_j
         )
         files = f"{plural(did.files_written, 'file')}, {format_bytes(did.bytes_written)}"
         say(f"{path}: {', '.join(counts)} added or changed: {files}")
-    return 1 if did.failures or did.conflicts and not is_decided else 0
+    return code

@@ -5,12 +5,12 @@ from pathlib import Path
 import click
 
 from cudnn_aot.cache.exchange import Received, pull_folder, pull_image, push_folder, push_image
-from cudnn_aot.cache.merge import Prefer
 from cudnn_aot.cache.place import is_url
 from cudnn_aot.cache.registry import parse_reference
 from cudnn_aot.cache.remote import open_remote
 from cudnn_aot.cache.transfer import redacted
 from cudnn_aot.cli.completion import complete_folders
+from cudnn_aot.cli.merge import complain_of, prefer_options, preference
 from cudnn_aot.cli.options import (
     choose_keys,
     choose_store,
@@ -21,7 +21,7 @@ from cudnn_aot.cli.options import (
     target_option,
     trust_option,
 )
-from cudnn_aot.cli.output import complain, print_json, say
+from cudnn_aot.cli.output import print_json, say
 from cudnn_aot.cli.progress import show_progress
 from cudnn_aot.cli.table import format_bytes, plural
 from cudnn_aot.errors import UsageError
@@ -88,8 +88,7 @@ def push(place: str, plain_http: bool, store: str | None, as_json: bool) -> int:
 @target_option("Only what this target needs.")
 @trust_option
 @click.option("--digest", default="", metavar="D", help="The root digest that it must have.")
-@click.option("--keep", is_flag=True, help="Of two that differ, what was there before: no failure.")
-@click.option("--replace", is_flag=True, help="Of two that differ, what is pulled.")
+@prefer_options("is pulled")
 @_plain_http
 @offline_option
 @json_option
@@ -113,9 +112,7 @@ def pull(
     \b
     cudnn-aot pull ghcr.io/team/llama8b:v3 -o store --target h200
     """
-    if keep and replace:
-        raise UsageError("--keep and --replace exclude each other: give one")
-    prefer: Prefer | None = "keep" if keep else "replace" if replace else None
+    prefer = preference(keep, replace)
     keys = tuple(choose_keys(trust))
     path = Path(output)
     with show_progress(quiet=as_json) as progress:
@@ -136,10 +133,7 @@ def pull(
             files = open_remote(place, digest=digest, keys=keys)
             got = pull_folder(files, path, target, progress, prefer)
             name = redacted(place)
-    for line in got.failures:
-        complain(f"error: {line}")
-    for line in got.conflicts:
-        complain(f"{'error' if prefer is None else 'note'}: {line}")
+    code = complain_of(got.failures, got.conflicts, prefer)
     if as_json:
         print_json(_as_json(name, path, got))
     else:
@@ -147,7 +141,7 @@ def pull(
         say(f"targets {', '.join(got.targets) or 'none'}; root digest {got.root_digest}")
         if got.source_root_digest != got.root_digest:
             say(f"the source has root digest {got.source_root_digest}")
-    return 1 if got.failures or got.conflicts and prefer is None else 0
+    return code
 
 
 def _need_network(what: str) -> None:
