@@ -209,8 +209,11 @@ def pointer_of(
 def document_bytes(document: Mapping[str, Any]) -> bytes:
     """A document as stored: sealed with ``digest``, canonical, one final newline."""
     body = plain({name: value for name, value in document.items() if name != "digest"})
-    body["digest"] = sha256_hex(plain_bytes(body))
-    return plain_bytes(body) + b"\n"
+    data = plain_bytes(body)
+    digest = sha256_hex(data)
+    if min(body, default="") > "digest":  # which so comes first
+        return b'{"digest":"%b",%b\n' % (digest.encode("ascii"), data[1:])
+    return plain_bytes({**body, "digest": digest}) + b"\n"
 
 
 def _is_sealed(document: Mapping[str, Any], data: bytes) -> bool:

@@ -201,6 +201,9 @@ class _Layout(Record):
     cuts_slots: bool
 
 
+_LAYOUTS = {(o, c): _Layout(o, c) for o in (False, True) for c in (False, True)}
+
+
 def _check_layout(tensor: Tensor, most: Mapping[str, int]) -> _Layout:
     """Check extents and strides alone; `most` is the largest value of every symbol."""
     dim, stride = tensor.dim, tensor.stride
@@ -226,7 +229,7 @@ def _check_layout(tensor: Tensor, most: Mapping[str, int]) -> _Layout:
             f"{tensor}: got dim {format_extents(dim)} and stride {format_extents(stride)}, "
             "want fewer than 2**63 bytes"
         )
-    return _Layout(overlaps and count > 0, slot_geometry(dim, stride, dtype) is None)
+    return _LAYOUTS[overlaps and count > 0, slot_geometry(dim, stride, dtype) is None]
 
 
 def _check_order(tensor: Tensor) -> None:
