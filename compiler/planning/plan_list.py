@@ -6,9 +6,8 @@ build command, ``why`` and programs that plan in process see one list and one se
 
 from __future__ import annotations
 
-import contextlib
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from cudnn_aot.cache.spec import steady_sources
@@ -27,7 +26,7 @@ from cudnn_aot.compiler.planning.engine import (
 )
 from cudnn_aot.compiler.planning.exclusions import Exclusions
 from cudnn_aot.compiler.planning.facts import facts_for
-from cudnn_aot.compiler.planning.knobs import knob_type, plan_name
+from cudnn_aot.compiler.planning.knobs import plan_name
 from cudnn_aot.compiler.planning.planned import Planned, PlannedRange
 from cudnn_aot.compiler.planning.ranges import (
     Range,
@@ -44,7 +43,7 @@ from cudnn_aot.compiler.planning.replay import (
     ranged_knobs,
     typed_knobs,
 )
-from cudnn_aot.compiler.planning.tuned import Point, tuned_ranges
+from cudnn_aot.compiler.planning.tuned import measured_first
 from cudnn_aot.compiler.planning.tuning import Tuning
 from cudnn_aot.compiler.target.target import Target
 from cudnn_aot.errors import PlanIndexError, UsageError, cudnnGraphNotSupportedError
@@ -404,7 +403,6 @@ class PlanList:
 
     def _rank(self, tuning: Tuning | None) -> list[Entry]:
         found = self._ask_backend()
-        measured = self._measured(tuning)
         declined: dict[str, None] = {}
 
         def recommend(kind: str) -> Sequence[Proposal]:
@@ -418,12 +416,10 @@ class PlanList:
                 declined[f"{self.family.name}: {self._reason(decline)}"] = None
             for proposal in ranked:
                 self._check_proposal(proposal)
-            if kind != "A":
+            if kind != "A" or tuning is None:
                 return ranked
-            # One member of a class was measured: that does not speak for all of its ranges.
-            by_range = [proposal for proposal in ranked if isinstance(proposal, Ranges)]
-            tuned = self._tuned(tuning, [*by_range, *ranked])
-            return [*tuned, *by_range, *measured, *ranked]
+            family, facts, target = self.family.name, self.facts, self.target
+            return measured_first(tuning, family, facts, target, self._engines, ranked)
 
         entries = rank(self.modes, recommend, found)
         if self.modes and self._engines and not any(_is_ours(entry) for entry in entries):
@@ -448,39 +444,6 @@ class PlanList:
         if self.modes and not entries:
             self.reasons.append("cudnn: it finds no plan")
         return found
-
-    def _measured(self, tuning: Tuning | None) -> list[PlanConfig]:
-        if tuning is None or self.family is None or not self._engines:
-            return []
-        return list(
-            self._known(tuning.plans(self.family.name, self.facts, self.target), "measured")
-        )
-
-    def _tuned(
-        self, tuning: Tuning | None, ranked: Sequence[Proposal]
-    ) -> list[Ranges | PlanConfig]:
-        """One plan by the values of the symbol for which some were measured, if there are any."""
-        if tuning is None or self.family is None or len(self.graph.symbols) != 1:
-            return []
-        ((name, symbol),) = self.graph.symbols.items()
-        points = []
-        for values, choices in tuning.points(self.family.name, self.facts, self.target):
-            plans = tuple(self._known(choices, f"measured at {name}={values[name]}"))
-            if plans and values[name] > 0:
-                points.append(Point(values[name], plans))
-        base = next((plan for plan in ranked if isinstance(plan, PlanConfig | Ranges)), None)
-        return [tuned_ranges(name, symbol, points, base)] if points and base is not None else []
-
-    def _known(
-        self, choices: Iterable[tuple[str, dict[knob_type, int]]], why: str
-    ) -> Iterator[PlanConfig]:
-        """What a tuning file names, as far as it is not of another version of the engines."""
-        ids = {engine.name: engine_id for engine_id, engine in self._engines.items()}
-        for engine_name, knobs in choices:
-            if engine_name in ids:
-                with contextlib.suppress(cudnnGraphNotSupportedError):
-                    record = self._engines[ids[engine_name]].knobs_from_public(knobs)
-                    yield PlanConfig(ids[engine_name], record, why)
 
     def _check_proposal(self, proposal: Proposal) -> None:
         """Heuristics may propose only what was offered, and ranges that partition the domain."""

@@ -1,4 +1,4 @@
-"""Ranges of a symbolic graph out of what was measured at some values of its symbol.
+"""What a tuning file proposes: measured plans, and ranges of a symbol out of them.
 
 A measurement speaks for the values around it: as far as a factor of `REACH`, and half way, by
 ratio, to the next one. Beyond that the heuristics' plans serve.
@@ -6,13 +6,19 @@ ratio, to the next one. Beyond that the heuristics' plans serve.
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from cudnn_aot.compiler.graph.extents import Symbol
-from cudnn_aot.compiler.planning.engine import PlanConfig
+from cudnn_aot.compiler.planning.engine import Engine, PlanConfig
 from cudnn_aot.compiler.planning.ranges import Range, Ranges
+from cudnn_aot.compiler.planning.rank import Proposal
+from cudnn_aot.compiler.planning.tuning import Choice, Tuning
+from cudnn_aot.compiler.target.target import Target
+from cudnn_aot.errors import cudnnGraphNotSupportedError
 
 REACH = 4
 
@@ -23,6 +29,47 @@ class Point:
 
     value: int
     plans: tuple[PlanConfig, ...]
+
+
+def measured_first(
+    tuning: Tuning,
+    family: str,
+    facts: Any,
+    target: Target,
+    engines: Mapping[int, Engine],
+    ranked: Sequence[Proposal],
+) -> list[Proposal]:
+    """What the heuristics propose, behind what was measured on the target."""
+    by_range = [proposal for proposal in ranked if isinstance(proposal, Ranges)]
+    measured = _known(tuning.plans(family, facts, target), engines, "measured")
+    # One member of a class was measured: that does not speak for all of its ranges.
+    first: list[Proposal] = [*by_range, *measured]
+    base = next(
+        (plan for plan in (*by_range, *ranked) if isinstance(plan, PlanConfig | Ranges)), None
+    )
+    if base is not None and len(facts.symbols) == 1:
+        ((name, symbol),) = facts.symbols.items()
+        points = [
+            Point(values[name], plans)
+            for values, choices in tuning.points(family, facts, target)
+            if (plans := tuple(_known(choices, engines, f"measured at {name}={values[name]}")))
+            and values[name] > 0
+        ]
+        if points:
+            first.insert(0, tuned_ranges(name, symbol, points, base))
+    return [*first, *ranked]
+
+
+def _known(
+    choices: Iterable[Choice], engines: Mapping[int, Engine], why: str
+) -> Iterator[PlanConfig]:
+    """What a tuning file names, as far as it is not of another version of the engines."""
+    ids = {engine.name: engine_id for engine_id, engine in engines.items()}
+    for name, knobs in choices:
+        if name in ids:
+            with contextlib.suppress(cudnnGraphNotSupportedError):
+                record = engines[ids[name]].knobs_from_public(knobs)
+                yield PlanConfig(ids[name], record, why)
 
 
 def tuned_ranges(

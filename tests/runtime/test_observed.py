@@ -148,13 +148,10 @@ def test_misses_are_bounded_and_never_raise(stored, tmp_path, monkeypatch, capfd
     assert "ZeroDivisionError" in miss(replace(LINEAR, m=16).graph())
 
 
-@pytest.mark.parametrize("name", ["a/b", "é" * 200, "\ud800", "..", "x" * 300])
+@pytest.mark.parametrize("name", ["a/b", "é" * 200, "..", "x" * 300])
 def test_files_of_graphs_with_odd_names(stored, tmp_path, monkeypatch, name):
     monkeypatch.setenv("CUDNN_AOT_MISS_DIR", str(tmp_path / "folder"))
-    try:
-        graph = Linear(m=64, name=name).graph()
-    except errors.InvalidGraphError:
-        pytest.skip("no graph has that name")
+    graph = Linear(m=64, name=name).graph()
     with pytest.raises(errors.NotInStoreError):
         runtime.open(stored, target="cpu").plan(graph)
     (file,) = (tmp_path / "folder").iterdir()
