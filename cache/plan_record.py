@@ -37,6 +37,11 @@ def engines_of(record: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys(str(part["engine"]["name"]) for part in parts))
 
 
+def bound_words(name: str, low: int, high: int) -> str:
+    """``M=1..64``, or ``M=1`` for one value; `compiler.planning.replay.parse_bounds` reads both."""
+    return f"{name}={low}" if low == high else f"{name}={low}..{high}"
+
+
 def need_servable(record: dict[str, Any], digest: str, target: str, graph_key: str) -> None:
     """Raise unless this version serves the record for this graph: it is parsed as serving does.
 

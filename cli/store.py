@@ -8,7 +8,7 @@ import click
 
 from cudnn_aot.cache.layers import AnyReader, open_store
 from cudnn_aot.cache.layout import providers_of
-from cudnn_aot.cache.plan_record import engines_of, need_servable, parse_record
+from cudnn_aot.cache.plan_record import bound_words, engines_of, need_servable, parse_record
 from cudnn_aot.cache.trust import need_signed
 from cudnn_aot.cli.builds import list_builds
 from cudnn_aot.cli.completion import (
@@ -336,8 +336,6 @@ def _report_faults(plans: list[_Plan]) -> int:
 
 
 def _describe(plan: _Plan) -> list[str]:
-    from cudnn_aot.compiler.planning.ranges import bound_words
-
     lines = [f"{plan.name} for {plan.target}: {plan.status}", f"  graph        {plan.graph_key}"]
     lines += [f"  because      {reason}" for reason in plan.reasons]
     if set(plan.providers) != {"native"}:

@@ -16,7 +16,7 @@ from typing import Any
 
 from cudnn_aot.cache.layers import AnyReader
 from cudnn_aot.cache.layout import providers_of
-from cudnn_aot.cache.plan_record import parse_record
+from cudnn_aot.cache.plan_record import bound_words, parse_record
 from cudnn_aot.cache.spec import why_not_current
 from cudnn_aot.compiler.build.nearest import Nearest, nearest_entry
 from cudnn_aot.compiler.build.sources import Source
@@ -27,7 +27,6 @@ from cudnn_aot.compiler.planning.engine import Refusal
 from cudnn_aot.compiler.planning.knobs import plan_name
 from cudnn_aot.compiler.planning.manifest import PROVIDERS
 from cudnn_aot.compiler.planning.plan import hints, plan_key
-from cudnn_aot.compiler.planning.ranges import bound_words
 from cudnn_aot.compiler.planning.tuning import Tuning
 from cudnn_aot.compiler.target.target import Target
 from cudnn_aot.errors import NotInStoreError, StoreError

@@ -13,17 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from cudnn_aot.cache.plan_record import bound_words
 from cudnn_aot.cache.spec import KernelSpec
 from cudnn_aot.compiler.graph.extents import Symbol
 from cudnn_aot.compiler.planning import expressions as ex
 from cudnn_aot.compiler.planning.engine import Lowering, PlanConfig
 
 Json = dict[str, Any]
-
-
-def bound_words(name: str, low: int, high: int) -> str:
-    """``M=1..64``, or ``M=1`` for one value; `replay.parse_bounds` reads both."""
-    return f"{name}={low}" if low == high else f"{name}={low}..{high}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,7 @@ def test_cudnn_adds_its_plans_to_a_store(
     assert statuses(summary) == [("up", "cudnn", "built"), ("down", "cudnn", "built")]
     assert summary.exit_code() == 0
     (up, _) = summary.graphs
-    assert (up.engine, up.knobs, up.kernels) == ("cudnn.eng4", {"KERNEL_CFG": 3}, ())
+    assert (up.engines, up.knobs, up.kernels) == (("cudnn.eng4",), {"KERNEL_CFG": 3}, ())
     assert [size for _, size in up.blobs] == [len(BLOB)] and up.to_json()["provider"] == "cudnn"
     for name, pointer in pointers(store_copy).items():
         native = before[name]["providers"]["native"]
