@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from cudnn_aot.compiler.planning.capability import Capability
 from cudnn_aot.recipes.gemm.facts import CAST, VALUE, GemmFacts
@@ -10,14 +11,17 @@ from cudnn_aot.recipes.gemm.lowering import INT32_MAX, bounds, unmergeable_batch
 from cudnn_aot.recipes.pointwise import UNTRACED
 
 EPILOGUE_DTYPES = ("BFLOAT16", "HALF", "FLOAT")
-# Of a tensor between two ops. Truth values have no representation of their own at a call.
-VIRTUAL_DTYPES = (*EPILOGUE_DTYPES, "BOOLEAN")
+FP8_DTYPES = ("FP8_E4M3", "FP8_E5M2")
+# Of A and B of a kernel that widens every element on its own, and of its epilogue's tensors.
+ANY_DTYPES = (*EPILOGUE_DTYPES, *FP8_DTYPES, "INT8")
 # Each optional output doubles the kernels of a plan.
 MAX_OPTIONAL_OUTPUTS = 2
 # Kernel arguments beyond these would not fit the parameter space that the kernels assume.
 MAX_EPILOGUE_TENSORS = 12
 # The chain is traced into the kernel; beyond this, compile time and instruction cache suffer.
 MAX_EPILOGUE_NODES = 64
+# Sums of so many products of INT8 always fit INT32.
+MAX_INT8_K = INT32_MAX // 2**14
 
 
 FEATURES = (
@@ -27,38 +31,78 @@ FEATURES = (
     "batch, broadcast or strided",
     "symbolic extents",
 )
+ANY_DTYPE_FEATURES = (
+    *FEATURES,
+    "A and B of different FP8 types",
+    "FP8 and INT8 in the epilogue, whose outputs saturate",
+    f"INT8 summed in INT32, K up to {MAX_INT8_K}",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GemmCapability(Capability[GemmFacts]):
-    """``dtypes`` are those of A and B; everything accumulates in fp32."""
+    """``dtypes`` are those of A and B, ``epilogue_dtypes`` those of every other tensor. Products of
+    INT8 are summed in INT32, all others in fp32.
+    """
 
+    epilogue_dtypes: tuple[str, ...] = EPILOGUE_DTYPES
     layouts: tuple[str, ...] = ("any strides",)
     features: tuple[str, ...] = FEATURES
 
     def why_not_facts(self, facts: GemmFacts) -> str | None:
-        if facts.a.dtype != facts.b.dtype:
-            return f"A is {facts.a.dtype} and B is {facts.b.dtype}, want the same dtype"
-        if facts.a.dtype not in self.dtypes:
-            return f"dtype {facts.a.dtype} is not in {'/'.join(self.dtypes)}"
-        return _common_why_not(facts)
+        a, b = facts.a.dtype, facts.b.dtype
+        if a != b and not all(dtype in self.dtypes and dtype in FP8_DTYPES for dtype in (a, b)):
+            return f"A is {a} and B is {b}, want the same dtype"
+        if a not in self.dtypes:
+            return f"dtype {a} is not in {'/'.join(self.dtypes)}"
+        return (
+            _why_not_arithmetic(facts)
+            or _why_not_dtypes(facts, self.epilogue_dtypes)
+            or _common_why_not(facts)
+        )
+
+
+def _why_not_arithmetic(facts: GemmFacts) -> str | None:
+    if facts.a.dtype == "INT8":
+        if facts.accumulator != "INT32":
+            return f"compute data type {facts.accumulator} of a matmul of INT8 is not INT32"
+        if (k := bounds(facts.k, facts.symbols)[1]) > MAX_INT8_K:
+            return f"K may reach {k}, want at most {MAX_INT8_K}: sums of INT8 products are INT32"
+        computes = set(facts.compute_dtypes)
+    else:
+        computes = {facts.accumulator, *facts.compute_dtypes}
+    if computes - {"FLOAT"}:
+        return f"compute data type {'/'.join(sorted(computes))} is not FLOAT"
+    return None
+
+
+def _why_not_dtypes(facts: GemmFacts, known: tuple[str, ...]) -> str | None:
+    """Judges the types of the tensors of the epilogue.
+
+    INT32 is that of the matmul's own result alone: pointwise ops are fp32, which does not hold it.
+    """
+    between = (*known, "BOOLEAN")  # truth values have no representation of their own at a call
+    for node in facts.epilogue.nodes:
+        if node.op == CAST and (dtype := dict(node.attrs)["dtype"]) not in between:
+            return f"a tensor between ops is {dtype}, want one of {'/'.join(between)}"
+    for operand, kind in facts.epilogue.inputs:
+        if operand.dtype not in known:
+            return f"{operand.name!r} is {operand.dtype}, want one of {'/'.join(known)}"
+        if kind == VALUE and operand.dtype != "FLOAT":
+            return f"{operand.name!r} is a {operand.dtype} passed by value, want FLOAT"
+    for operand, value in facts.epilogue.outputs:
+        is_sum = value == 0 and operand.dtype == facts.accumulator
+        if operand.dtype not in known and not is_sum:
+            return f"{operand.name!r} is {operand.dtype}, want one of {'/'.join(known)}"
+    return None
 
 
 def _common_why_not(facts: GemmFacts) -> str | None:
     """What no GEMM kernel of ours takes, on any machine."""
-    if facts.compute_dtypes != ("FLOAT",):
-        return f"compute data type {'/'.join(facts.compute_dtypes)} is not FLOAT"
     for node in facts.epilogue.nodes:
         if node.op in UNTRACED:
             return f"op {node.op} is not traced into a kernel: {UNTRACED[node.op]}"
-        if node.op == CAST and (dtype := dict(node.attrs)["dtype"]) not in VIRTUAL_DTYPES:
-            return f"a tensor between ops is {dtype}, want one of {'/'.join(VIRTUAL_DTYPES)}"
     tensors = [*facts.epilogue.inputs, *facts.epilogue.outputs]
-    for operand, kind in tensors:
-        if operand.dtype not in EPILOGUE_DTYPES:
-            return f"{operand.name!r} is {operand.dtype}, want one of {'/'.join(EPILOGUE_DTYPES)}"
-        if kind == VALUE and operand.dtype != "FLOAT":
-            return f"{operand.name!r} is a {operand.dtype} passed by value, want FLOAT"
     if len(facts.epilogue.nodes) > MAX_EPILOGUE_NODES:
         count = len(facts.epilogue.nodes)
         return f"{count} pointwise steps after the matmul, want at most {MAX_EPILOGUE_NODES}"
@@ -71,3 +115,11 @@ def _common_why_not(facts: GemmFacts) -> str | None:
         if bounds(extent, facts.symbols)[1] > INT32_MAX:
             return f"{name} may reach {bounds(extent, facts.symbols)[1]}, want at most {INT32_MAX}"
     return unmergeable_batch(facts)
+
+
+# Of every row of an engine whose kernel takes any strides and widens every element on its own.
+ANY_STRIDE: dict[str, Any] = {
+    "dtypes": ANY_DTYPES,
+    "epilogue_dtypes": ANY_DTYPES,
+    "features": ANY_DTYPE_FEATURES,
+}

@@ -71,7 +71,11 @@ class Epilogue:
 
 @dataclass(frozen=True, slots=True)
 class GemmFacts:
-    """What the graph computes, as numbers. No policy here."""
+    """What the graph computes, as numbers. No policy here.
+
+    ``accumulator`` is the type of the matmul's arithmetic, ``compute_dtypes`` are those of the
+    pointwise ops'.
+    """
 
     a: Operand
     b: Operand
@@ -80,6 +84,7 @@ class GemmFacts:
     n: Extent
     k: Extent
     epilogue: Epilogue
+    accumulator: str
     compute_dtypes: tuple[str, ...]
     symbols: Mapping[str, Symbol] = field(hash=False)
 
@@ -160,7 +165,7 @@ class GemmFacts:
         for operand, _ in self.epilogue.outputs:
             optional = "optional, " if operand.optional else ""
             described[f"output {operand.name!r}"] = optional + _described(operand)
-        described["accumulates in"] = "/".join(self.compute_dtypes)
+        described["accumulates in"] = self.accumulator
         return described
 
 
@@ -204,7 +209,10 @@ def analyze(graph: Graph) -> GemmFacts | Refusal:
         n=result.dim[-1],
         k=a.dim[-1],
         epilogue=epilogue,
-        compute_dtypes=tuple(sorted({_compute_dtype(node) for node in graph.nodes})),
+        accumulator=_compute_dtype(matmul),
+        compute_dtypes=tuple(
+            sorted({_compute_dtype(node) for node in graph.nodes if node is not matmul})
+        ),
         symbols=dict(graph.symbols),
     )
 
@@ -255,15 +263,15 @@ def _epilogue(graph: Graph, matmul: Node, result: Tensor) -> Epilogue | Refusal:
         int, int
     ] = {}  # id(tensor) -> value id, after the rounding of the tensor's own dtype
 
-    def define(tensor: Tensor, value: int, op: str) -> None:
+    def define(tensor: Tensor, value: int, node: Node) -> None:
         """A value read through a tensor is rounded to the tensor's dtype."""
         dtype = _dtype(tensor.data_type)
-        if dtype != "FLOAT" and not (dtype == "BOOLEAN" and op in TRUTH):
+        if dtype != _compute_dtype(node) and not (dtype == "BOOLEAN" and node.op in TRUTH):
             nodes.append(EpilogueNode(CAST, (value,), (("dtype", dtype),)))
             value = len(inputs) + len(nodes)
         values[id(tensor)] = value
 
-    define(result, 0, matmul.op)
+    define(result, 0, matmul)
     for node in order:
         args = tuple(
             values[id(tensor)] if id(tensor) in producer else input_index[tensor.uid]
@@ -272,7 +280,7 @@ def _epilogue(graph: Graph, matmul: Node, result: Tensor) -> Epilogue | Refusal:
         attrs = tuple(sorted((k, v) for k, v in node.attrs.items() if v is not None))
         nodes.append(EpilogueNode(node.op, args, attrs))
         (out,) = node.outputs.values()
-        define(out, len(inputs) + len(nodes), node.op)
+        define(out, len(inputs) + len(nodes), node)
 
     for tensor in outputs:
         if tuple(tensor.dim) != tuple(result.dim):

@@ -10,17 +10,17 @@ from cudnn_aot.cache.spec import kernel_spec
 from cudnn_aot.compiler.planning.engine import Engine, Lowering, Refusal
 from cudnn_aot.compiler.target.target import Target
 from cudnn_aot.recipes.gemm import lowering
-from cudnn_aot.recipes.gemm.capability import GemmCapability
+from cudnn_aot.recipes.gemm.capability import ANY_STRIDE, GemmCapability
 from cudnn_aot.recipes.gemm.facts import GemmFacts
 
 TEMPLATE = "gemm.kernels.host:matmul"
 
 
 class GemmHostBlocked(Engine):
-    """One thread, fp32 accumulation, the pointwise chain applied to each block of the result."""
+    """One thread, the pointwise chain applied to each block of the result in fp32."""
 
     name = "gemm.host.blocked"
-    caps = (GemmCapability(kind="cpu", dtypes=("BFLOAT16", "HALF", "FLOAT")),)
+    caps = (GemmCapability(kind="cpu", **ANY_STRIDE),)
 
     def lower(self, facts: GemmFacts, knobs: Any, target: Target) -> Lowering | Refusal:
         builder = lowering.TableBuilder(facts, "cpu")
@@ -28,7 +28,7 @@ class GemmHostBlocked(Engine):
             steps = []
             if variant.outputs:
                 parts = lowering.kernel_parts(facts, variant)
-                params = {"ab_dtype": facts.a.dtype, "epilogue": parts.epilogue}
+                params = {**lowering.operand_dtypes(facts), "epilogue": parts.epilogue}
                 args = parts.operands + parts.tail
                 kernel = builder.kernel(kernel_spec(TEMPLATE, params, target))
                 steps = [{"step": "kernel", "kernel": kernel, "args": args}]

@@ -19,7 +19,15 @@ from cudnn_aot.compiler.planning import expressions as ex
 from cudnn_aot.recipes.gemm.facts import VALUE, Epilogue, GemmFacts, Operand
 
 INT32_MAX = 2**31 - 1
-DTYPE_BYTES = {"FLOAT": 4, "HALF": 2, "BFLOAT16": 2}
+DTYPE_BYTES = {
+    "FLOAT": 4,
+    "HALF": 2,
+    "BFLOAT16": 2,
+    "FP8_E4M3": 1,
+    "FP8_E5M2": 1,
+    "INT8": 1,
+    "INT32": 4,
+}
 
 Json = dict[str, Any]
 
@@ -325,6 +333,11 @@ def _kernel_parts(
     tail = [_input_arg(facts, p, operand, kind) for operand, kind in pruned.inputs]
     tail += [result_view(facts, p, operand) for operand, _ in outputs]
     return KernelParts(pruned.params, [a_view(facts.a, p), b_view(facts.b, p)], tail)
+
+
+def operand_dtypes(facts: GemmFacts) -> Json:
+    """The parameters of the kernels that take A and B of different types."""
+    return {"a_dtype": facts.a.dtype, "b_dtype": facts.b.dtype}
 
 
 def _input_arg(facts: GemmFacts, p: Problem, operand: Operand, kind: str) -> Json:

@@ -179,7 +179,7 @@ def add_any_stride_branch(
     builder: TableBuilder, facts: GemmFacts, variant: Variant, parts: KernelParts, target: Target
 ) -> None:
     """The branch that takes what none before it does."""
-    params = {"ab_dtype": facts.a.dtype, "epilogue": parts.epilogue}
+    params = {**lowering.operand_dtypes(facts), "epilogue": parts.epilogue}
     kernel = builder.kernel(kernel_spec(ANY_STRIDE_TEMPLATE, params, target))
     args = [{"arg": "launch"}, *parts.operands, *parts.tail]
     steps = [{"step": "kernel", "kernel": kernel, "args": args}]

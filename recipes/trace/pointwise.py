@@ -6,8 +6,9 @@ An epilogue is plain data (it is part of a kernel's key)::
      "nodes":   [[op, [value ids], {attributes}], ...],
      "outputs": [{"value": id, "dtype"}, ...]}
 
-Value 0 is the fp32 accumulator, values ``1..len(inputs)`` are the inputs widened to fp32, and each
-node adds one more. Everything is computed in fp32; ``cast`` rounds to a narrower dtype and back,
+Value 0 is the accumulator, values ``1..len(inputs)`` are the inputs widened to fp32, and each node
+adds one more. Everything is computed in fp32, to which an INT32 accumulator is rounded first; an
+output of value 0 is the accumulator itself. ``cast`` rounds to a narrower dtype and back,
 which is what a port of that dtype does. A truth value is 1 or 0, and any number but 0 is true, NaN
 included: so is what a ``cast`` to BOOLEAN makes 1.
 
@@ -26,13 +27,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import BFloat16, Float16, Float32, Float64, Uint16, Uint32
+from cutlass import Float32, Float64
 
-DTYPES = {"FLOAT": Float32, "HALF": Float16, "BFLOAT16": BFloat16}
+from cudnn_aot.recipes.trace import dtypes
 
 # log(erfc(x) / t) + x^2 as a polynomial in t = 2 / (2 + x), x >= 0; fitted on [0, 26.5], relative
 # error of erfc below 4e-11.
@@ -61,15 +62,11 @@ _ERF = tuple(
 )
 
 
-def _is_vector(value: Any) -> bool:
-    return hasattr(value, "reduce")
-
-
 def _each(function: Callable[..., Any], *values: Any) -> Any:
     """A function of scalars on every element of vectors; the DSL has no vector form of the GPU's
     approximate instructions.
     """
-    if not _is_vector(values[0]):
+    if not dtypes.is_vector(values[0]):
         return function(*values)
     fragments = []
     for value in values:
@@ -99,6 +96,19 @@ class Machine:
     """What both machines spell alike. The DSL lowers these to libdevice on the GPU and to libm on
     the host, a few ulps off at most on the whole range.
     """
+
+    # Whether there is an instruction that rounds fp32 to BFLOAT16.
+    has_bfloat16: ClassVar[bool]
+
+    def widen(self, x: Any) -> Any:
+        return dtypes.widen(x)
+
+    def narrow(self, x: Any, dtype: type) -> Any:
+        """An output's value in its own type."""
+        return dtypes.narrow(x, dtype, self.has_bfloat16)
+
+    def round_to(self, x: Any, dtype: str) -> Any:
+        return self.widen(self.narrow(x, dtypes.DTYPES[dtype]))
 
     def exp(self, x: Any) -> Any:
         return cute.math.exp(x)
@@ -151,20 +161,22 @@ class Device(Machine):
     slots.
     """
 
+    has_bfloat16 = True
+
     def select(self, condition: Any, a: Any, b: Any) -> Any:
         """``a`` where the condition holds, else ``b``; either may be a number."""
-        if _is_vector(condition):
-            a = a if _is_vector(a) else cute.full(condition.shape, a, Float32)
-            b = b if _is_vector(b) else cute.full(condition.shape, b, Float32)
+        if dtypes.is_vector(condition):
+            a = a if dtypes.is_vector(a) else cute.full(condition.shape, a, Float32)
+            b = b if dtypes.is_vector(b) else cute.full(condition.shape, b, Float32)
             return cute.where(condition, a, b)
         return Float32(cutlass.select_(condition, Float32(a), Float32(b)))
 
     def alike(self, values: Sequence[Any]) -> list[Any]:
         """The values, all of them vectors if one is."""
-        vectors = [value for value in values if _is_vector(value)]
+        vectors = [value for value in values if dtypes.is_vector(value)]
         if len(vectors) in (0, len(values)):
             return list(values)
-        return [v if _is_vector(v) else cute.full_like(vectors[0], v) for v in values]
+        return [v if dtypes.is_vector(v) else cute.full_like(vectors[0], v) for v in values]
 
     def fast_exp(self, x: Any) -> Any:
         """Relative error about 1e-7 times ``1 + |x|``."""
@@ -199,14 +211,13 @@ class Device(Machine):
         tail = tail * t * cute.math.exp2(x * x * -math.log2(math.e), fastmath=True)
         return self.select(x < 0.0, 1.0 - tail, tail)
 
-    def round_to(self, x: Any, dtype: str) -> Any:
-        return x.to(DTYPES[dtype]).to(Float32)
-
 
 class Host(Machine):
     """Spelling of the CPU: scalars; nothing but operators, libm and integer bitcasts (no
     ``__truncsfbf2``, no ``math.erf``).
     """
+
+    has_bfloat16 = False
 
     def select(self, condition: Any, a: Any, b: Any) -> Any:
         return Float32(cutlass.select_(condition, Float32(a), Float32(b)))
@@ -248,22 +259,9 @@ class Host(Machine):
         half = Float64(0.5) * t * cute.math.exp(tail - a * a)
         return Float64(cutlass.select_(x < Float64(0.0), Float64(1.0) - half, half)).to(Float32)
 
-    def round_to(self, x: Any, dtype: str) -> Any:
-        if dtype == "BFLOAT16":
-            return (bfloat16_bits(x).to(Uint32) << 16).bitcast(Float32)
-        return x.to(DTYPES[dtype]).to(Float32)
-
 
 DEVICE = Device()
 HOST = Host()
-
-
-def bfloat16_bits(x: Float32) -> Uint16:
-    """Bits of ``x`` rounded to bfloat16, ties to even, by integer arithmetic; NaN stays NaN."""
-    u = x.bitcast(Uint32)
-    rounded = (u + Uint32(0x7FFF) + ((u >> 16) & Uint32(1))) >> 16
-    is_nan = (u & Uint32(0x7FFFFFFF)) > Uint32(0x7F800000)
-    return Uint32(cutlass.select_(is_nan, (u >> 16) | Uint32(0x40), rounded)).to(Uint16)
 
 
 def _relu(
@@ -366,8 +364,8 @@ def _truth(m: Any, condition: Any) -> Any:
 def _cast(m: Any, x: Any, dtype: str) -> Any:
     if dtype == "BOOLEAN":
         return _truth(m, x != 0.0)
-    if dtype not in DTYPES:
-        wanted = ", ".join((*DTYPES, "BOOLEAN"))
+    if dtype not in dtypes.DTYPES:
+        wanted = ", ".join((*dtypes.DTYPES, "BOOLEAN"))
         raise ValueError(f"cast: got dtype {dtype!r}, want one of {wanted}")
     return x if dtype == "FLOAT" else m.round_to(x, dtype)
 
@@ -491,20 +489,20 @@ def apply_op(machine: Any, name: str, values: Sequence[Any], attributes: Mapping
 def apply(
     epilogue: Mapping[str, Any], acc: Any, inputs: Sequence[Any], machine: Any = DEVICE
 ) -> list[Any]:
-    """The epilogue's output values, in fp32, in the order of its outputs.
+    """The epilogue's output values, in fp32, in the order of its outputs; ``acc`` where it is one.
 
-    ``acc`` and ``inputs`` are fp32 scalars or vectors of one shape; a scalar input may stand beside
-    a vector ``acc``.
+    ``acc`` and ``inputs`` are scalars or vectors of one shape, fp32 but for ``acc``, which may be
+    INT32; a scalar input may stand beside a vector ``acc``.
     """
     if len(inputs) != len(epilogue["inputs"]):
         raise ValueError(f"epilogue: got {len(inputs)} inputs, want {len(epilogue['inputs'])}")
-    values = [acc, *inputs]
+    values = [machine.widen(acc), *inputs]
     for name, arguments, attributes in epilogue["nodes"]:
         for index in arguments:
             if not 0 <= index < len(values):
                 raise ValueError(f"{name}: got value id {index}, want 0..{len(values) - 1}")
         values.append(apply_op(machine, name, [values[index] for index in arguments], attributes))
-    return [values[output["value"]] for output in epilogue["outputs"]]
+    return [values[i] if i else acc for i in (output["value"] for output in epilogue["outputs"])]
 
 
-__all__ = ["DEVICE", "DTYPES", "HOST", "OPS", "PointwiseOp", "apply", "apply_op", "bfloat16_bits"]
+__all__ = ["DEVICE", "HOST", "OPS", "PointwiseOp", "apply", "apply_op"]

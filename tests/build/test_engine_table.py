@@ -33,7 +33,12 @@ def test_every_row_of_every_engine_is_there() -> None:
 @pytest.mark.parametrize("target", ["h200", "h100", "cpu"])
 def test_a_row_is_judged_as_planning_judges_it(target: str) -> None:
     judged = {row.name: row.why_not for row in engine_rows(load_target(target))}
-    serving = {"gemm.sm90.persistent", "gemm.sm90.gemv", "gemm.sm90.skinny"}
+    serving = {
+        "gemm.sm90.persistent",
+        "gemm.sm90.gemv",
+        "gemm.sm90.skinny",
+        "gemm.sm90.any_stride",
+    }
     if target == "cpu":
         serving = {"gemm.host.blocked"}
     assert {name for name, reason in judged.items() if reason is None} == serving
@@ -68,6 +73,7 @@ def test_the_command() -> None:
         "gemm.host.blocked": False,
         "gemm.sm90.gemv": True,
         "gemm.sm90.skinny": True,
+        "gemm.sm90.any_stride": True,
     }
     assert json.loads(run_cli("targets", "--engines", "--json").stdout)["target"] is None
     assert_one_line_error(run_cli("targets", "--engines", "h2000"), 2, "h2000", "h200")

@@ -54,11 +54,11 @@ CASTS = {
     "outputs": [{"value": v, "dtype": "FLOAT"} for v in range(1, 4)],
 }
 KERNELS = {
-    "float": {"ab_dtype": "FLOAT", "epilogue": plain("FLOAT")},
-    "half": {"ab_dtype": "HALF", "epilogue": plain("HALF")},
-    "bfloat16": {"ab_dtype": "BFLOAT16", "epilogue": plain("BFLOAT16")},
-    "chain": {"ab_dtype": "BFLOAT16", "epilogue": CHAIN},
-    "casts": {"ab_dtype": "FLOAT", "epilogue": CASTS},
+    "float": {"a_dtype": "FLOAT", "b_dtype": "FLOAT", "epilogue": plain("FLOAT")},
+    "half": {"a_dtype": "HALF", "b_dtype": "HALF", "epilogue": plain("HALF")},
+    "bfloat16": {"a_dtype": "BFLOAT16", "b_dtype": "BFLOAT16", "epilogue": plain("BFLOAT16")},
+    "chain": {"a_dtype": "BFLOAT16", "b_dtype": "BFLOAT16", "epilogue": CHAIN},
+    "casts": {"a_dtype": "FLOAT", "b_dtype": "FLOAT", "epilogue": CASTS},
 }
 RUNTIME_SYMBOLS = {
     "TVMFFIErrorSetRaisedFromCStrParts",

@@ -96,9 +96,9 @@ def menu() -> dict[str, dict]:
 
 
 SIMT = {
-    "simt": {"ab_dtype": "FLOAT", "epilogue": BARE},
-    "simt_chain": {"ab_dtype": "BFLOAT16", "epilogue": CHAIN},
-    "simt_every_op": {"ab_dtype": "FLOAT", "epilogue": every_op()},
+    "simt": {"a_dtype": "FLOAT", "b_dtype": "FLOAT", "epilogue": BARE},
+    "simt_chain": {"a_dtype": "BFLOAT16", "b_dtype": "BFLOAT16", "epilogue": CHAIN},
+    "simt_every_op": {"a_dtype": "FLOAT", "b_dtype": "FLOAT", "epilogue": every_op()},
 }
 SKINNY = {
     name: {"ab_dtype": "BFLOAT16", "row_tiles": r, "column_tiles": c, "k_warps": k, "unroll": u,

@@ -18,9 +18,9 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Boolean, Float32, Int32, Int64
+from cutlass import Boolean, Int32, Int64
 
-from cudnn_aot.recipes.trace import pointwise
+from cudnn_aot.recipes.trace import dtypes, pointwise
 
 
 @dataclass(frozen=True)
@@ -124,12 +124,13 @@ def run(
     aux: Sequence[Any] = (),
     ahead: Block | None = None,
 ) -> list[Any]:
-    """The fp32 output vectors of a block whose accumulators are the vector ``acc``.
+    """The output vectors of a block whose accumulators are the vector ``acc``, as
+    `pointwise.apply` gives them.
 
     With ``ahead``, the block after it on the same rows, ``fetched`` is refilled for that one.
     """
     inputs = [
-        (value.load() if isinstance(value, cute.Tensor) else value).to(Float32) for value in fetched
+        dtypes.widen(value.load() if isinstance(value, cute.Tensor) else value) for value in fetched
     ]
     if ahead is not None:
         for entry, operand, buffer in zip(epilogue["inputs"], aux, fetched, strict=True):

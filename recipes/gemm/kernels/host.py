@@ -1,23 +1,22 @@
 """Matmul with a pointwise epilogue for the host CPU, compiled by the DSL like the device kernels.
 
 Arguments: ``a (M, K, La), b (N, K, Lb), aux..., outs...``; element alignment, any strides, any
-extents (K = 0 runs the epilogue on zeros). Inputs BFLOAT16, HALF or FLOAT; fp32 accumulation; one
-thread.
+extents (K = 0 runs the epilogue on zeros). Inputs BFLOAT16, HALF, FLOAT, FP8_E4M3 or FP8_E5M2,
+which may differ between A and B; fp32 accumulation. Inputs INT8: INT32 accumulation. One thread.
 
 Three loops, chosen per call by the strides it got:
 
 * ``dot``    A and B contiguous along K (``[N, K]`` weights): blocks of 4 x 2 outputs, each an
-  8-wide fp32 accumulator over K.
+  8-wide accumulator over K.
 * ``axpy``   B contiguous along N: blocks of 4 x 16 outputs, A broadcast from scalars.
 * ``any``    everything else, one output at a time.
 
 Floor of one AVX2 core: 2 FMA of 8 lanes a cycle, about 90 GFLOP/s at 2.8 GHz. ``dot`` issues 8 FMA
 beside 6 widening loads per 8 k and block, so about half of that while B's rows stream from cache;
-widening bf16 is a zero-extend and a shift.
+widening bf16 is a zero-extend and a shift, FP8_E4M3 eight instructions.
 
-Only operators, ``cute.math`` and integer bitcasts: device intrinsics abort a host compile, and bf16
-narrowing would need a compiler-rt symbol, so outputs of BFLOAT16 are stored as bits. The object's
-undefined symbols are libm's and tvm-ffi's alone.
+Only operators, ``cute.math`` and integer bitcasts: device intrinsics abort a host compile. The
+object's undefined symbols are libm's and tvm-ffi's alone.
 """
 
 from __future__ import annotations
@@ -27,28 +26,24 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import BFloat16, Float32, Int32, Int64, Uint16
+from cutlass import Int32, Int64
 from cutlass.base_dsl.enums import AddressSpace
 
 from cudnn_aot.recipes.gemm.kernels import operands
-from cudnn_aot.recipes.trace import pointwise
+from cudnn_aot.recipes.trace import dtypes, pointwise
 from cudnn_aot.recipes.trace.template import KernelTemplate
 
 DOT_ROWS, DOT_COLUMNS, DOT_WIDTH = 4, 2, 8
 AXPY_ROWS, AXPY_WIDTH = 4, 16
 
 
-def _accumulators(rows: int, width: int) -> cute.Tensor:
-    """Accumulators ``(rows, width)``, rows contiguous, so that loops along them become vectors."""
-    return cute.make_rmem_tensor(cute.make_layout((rows, width), stride=(width, 1)), Float32)
-
-
 class HostMatmul:
     """The traced function; what it is specialised on lives in the instance."""
 
-    def __init__(self, epilogue: Mapping[str, Any]):
+    def __init__(self, epilogue: Mapping[str, Any], a_dtype: type):
         self.epilogue = epilogue
         self.num_inputs = len(epilogue["inputs"])
+        self.sum = dtypes.accumulator(a_dtype)
 
     @cute.jit
     def __call__(self, a: cute.Tensor, b: cute.Tensor, *rest):
@@ -61,17 +56,14 @@ class HostMatmul:
             self.any(a, b, aux, outs)
 
     @cute.jit
-    def emit(self, aux, outs, m: Int32, n: Int32, batch: Int32, acc: Float32):
+    def emit(self, aux, outs, m: Int32, n: Int32, batch: Int32, acc):
         """Run the epilogue for one element and store its outputs."""
         inputs = []
         for entry, value in zip(self.epilogue["inputs"], aux, strict=True):
-            inputs.append(value if entry["kind"] == "value" else value[m, n, batch].to(Float32))
+            inputs.append(value if entry["kind"] == "value" else dtypes.widen(value[m, n, batch]))
         results = pointwise.apply(self.epilogue, acc, inputs, pointwise.HOST)
         for out, value in zip(outs, results, strict=True):
-            if cutlass.const_expr(out.element_type is BFloat16):
-                cute.recast_tensor(out, Uint16)[m, n, batch] = pointwise.bfloat16_bits(value)
-            else:
-                out[m, n, batch] = value.to(out.element_type)
+            out[m, n, batch] = pointwise.HOST.narrow(value, out.element_type)
 
     @cute.jit
     def emit_block(
@@ -121,33 +113,44 @@ class HostMatmul:
         last = n - 1
         a_rows = [self.k_row(a, i + r, batch) for r in range(rows)]
         b_rows = [self.k_row(b, cutlass.min(j + c, last), batch) for c in range(DOT_COLUMNS)]
-        acc = [cute.make_rmem_tensor((DOT_WIDTH,), Float32) for _ in range(rows * DOT_COLUMNS)]
+        acc = [cute.make_rmem_tensor((DOT_WIDTH,), self.sum) for _ in range(rows * DOT_COLUMNS)]
         for fragment in acc:
-            fragment.fill(0.0)
+            fragment.fill(0)
         whole = k - k % DOT_WIDTH
         for p in range(0, whole, DOT_WIDTH):
-            bv = [
-                cute.make_tensor(row + p, cute.make_layout(DOT_WIDTH)).load().to(Float32)
-                for row in b_rows
-            ]
+            bv = [self.values(row + p, DOT_WIDTH) for row in b_rows]
             for r in cutlass.range_constexpr(rows):
-                av = cute.make_tensor(a_rows[r] + p, cute.make_layout(DOT_WIDTH)).load().to(Float32)
+                av = self.values(a_rows[r] + p, DOT_WIDTH)
                 for c in cutlass.range_constexpr(DOT_COLUMNS):
                     fragment = acc[r * DOT_COLUMNS + c]
-                    fragment.store(cute.math.fma(av, bv[c], fragment.load()))
-        sums = [fragment.load().reduce(cute.ReductionOp.ADD, Float32(0.0), 0) for fragment in acc]
+                    fragment.store(dtypes.multiply_add(av, bv[c], fragment.load()))
+        sums = [fragment.load().reduce(cute.ReductionOp.ADD, self.sum(0), 0) for fragment in acc]
         for p in range(whole, k):
             for r in cutlass.range_constexpr(rows):
                 for c in cutlass.range_constexpr(DOT_COLUMNS):
-                    x = cute.make_tensor(a_rows[r] + p, cute.make_layout(1))[0].to(Float32)
-                    y = cute.make_tensor(b_rows[c] + p, cute.make_layout(1))[0].to(Float32)
-                    sums[r * DOT_COLUMNS + c] = cute.math.fma(x, y, sums[r * DOT_COLUMNS + c])
-        block = _accumulators(rows, DOT_COLUMNS)
+                    x, y = self.value(a_rows[r] + p), self.value(b_rows[c] + p)
+                    sums[r * DOT_COLUMNS + c] = dtypes.multiply_add(x, y, sums[r * DOT_COLUMNS + c])
+        block = self.accumulators(rows, DOT_COLUMNS)
         for r in cutlass.range_constexpr(rows):
             for c in cutlass.range_constexpr(DOT_COLUMNS):
                 block[r, c] = sums[r * DOT_COLUMNS + c]
         columns = cutlass.min(n - j, DOT_COLUMNS)
         self.emit_block(aux, outs, i, j, batch, block, rows, columns)
+
+    def accumulators(self, rows: int, width: int) -> cute.Tensor:
+        """Accumulators ``(rows, width)``, rows contiguous, so that loops along them become
+        vectors.
+        """
+        layout = cute.make_layout((rows, width), stride=(width, 1))
+        return cute.make_rmem_tensor(layout, self.sum)
+
+    def value(self, at: cute.Pointer) -> Any:
+        """An element of an operand, in the type of the accumulators."""
+        return dtypes.widen(cute.make_tensor(at, cute.make_layout(1))[0], self.sum)
+
+    def values(self, start: cute.Pointer, count: int) -> Any:
+        """A vector of consecutive elements of an operand, in the type of the accumulators."""
+        return dtypes.widen(cute.make_tensor(start, cute.make_layout(count)).load(), self.sum)
 
     def k_row(self, t: cute.Tensor, row: Int32, batch: Int32) -> cute.Pointer:
         """Where a row of a K-contiguous operand starts; a batch of one is read by every batch."""
@@ -185,18 +188,15 @@ class HostMatmul:
     ):
         batch_a = cutlass.min(batch, a.shape[2] - 1)
         columns = b.iterator + j + cutlass.min(batch, b.shape[2] - 1).to(Int64) * b.stride[2]
-        acc = [cute.make_rmem_tensor((AXPY_WIDTH,), Float32) for _ in range(rows)]
+        acc = [cute.make_rmem_tensor((AXPY_WIDTH,), self.sum) for _ in range(rows)]
         for fragment in acc:
-            fragment.fill(0.0)
+            fragment.fill(0)
         for p in range(a.shape[1]):
-            row = cute.make_tensor(
-                columns + p.to(Int64) * b.stride[1], cute.make_layout(AXPY_WIDTH)
-            )
-            bv = row.load().to(Float32)
+            bv = self.values(columns + p.to(Int64) * b.stride[1], AXPY_WIDTH)
             for r in cutlass.range_constexpr(rows):
-                x = cute.full_like(bv, a[i + r, p, batch_a].to(Float32))
-                acc[r].store(cute.math.fma(x, bv, acc[r].load()))
-        block = _accumulators(rows, AXPY_WIDTH)
+                x = cute.full_like(bv, dtypes.widen(a[i + r, p, batch_a], self.sum))
+                acc[r].store(dtypes.multiply_add(x, bv, acc[r].load()))
+        block = self.accumulators(rows, AXPY_WIDTH)
         for r in cutlass.range_constexpr(rows):
             for c in cutlass.range_constexpr(AXPY_WIDTH):
                 block[r, c] = acc[r][c]
@@ -213,18 +213,20 @@ class HostMatmul:
     @cute.jit
     def element(self, a: cute.Tensor, b: cute.Tensor, aux, outs, i: Int32, j: Int32, batch: Int32):
         batch_a, batch_b = cutlass.min(batch, a.shape[2] - 1), cutlass.min(batch, b.shape[2] - 1)
-        acc = Float32(0.0)
+        acc = self.sum(0)
         for p in range(a.shape[1]):
-            acc = cute.math.fma(a[i, p, batch_a].to(Float32), b[j, p, batch_b].to(Float32), acc)
+            x, y = (dtypes.widen(v, self.sum) for v in (a[i, p, batch_a], b[j, p, batch_b]))
+            acc = dtypes.multiply_add(x, y, acc)
         self.emit(aux, outs, i, j, batch, acc)
 
 
 def matmul(params: Mapping[str, Any]) -> KernelTemplate:
-    """Template ``gemm.kernels.host:matmul``; params ``ab_dtype`` and ``epilogue``."""
-    epilogue, dtype = params["epilogue"], operands.named_dtype(params["ab_dtype"])
+    """Template ``gemm.kernels.host:matmul``; params ``a_dtype``, ``b_dtype`` and ``epilogue``."""
+    epilogue = params["epilogue"]
+    a_dtype, b_dtype = (operands.named_dtype(params[name]) for name in ("a_dtype", "b_dtype"))
     space, extents = AddressSpace.generic, operands.Extents()
-    a = operands.any_stride(dtype, (extents.m, extents.k, cute.sym_int()), space)
-    b = operands.any_stride(dtype, (extents.n, extents.k, cute.sym_int()), space)
+    a = operands.any_stride(a_dtype, (extents.m, extents.k, cute.sym_int()), space)
+    b = operands.any_stride(b_dtype, (extents.n, extents.k, cute.sym_int()), space)
     aux = operands.epilogue_inputs(epilogue, extents, space)
     outs = operands.epilogue_outputs(epilogue, extents, space, tma=False)
-    return KernelTemplate(HostMatmul(epilogue), (a, b, *aux, *outs), 0)
+    return KernelTemplate(HostMatmul(epilogue, a_dtype), (a, b, *aux, *outs), 0)

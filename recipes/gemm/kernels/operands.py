@@ -17,7 +17,7 @@ from cutlass import Float32
 from cutlass.base_dsl.enums import AddressSpace
 from cutlass.cute.runtime import make_fake_tensor
 
-from cudnn_aot.recipes.trace.pointwise import DTYPES
+from cudnn_aot.recipes.trace.dtypes import DTYPES
 
 # Axes along which an epilogue input of a kind is one value: a static stride 0, checked at every
 # call.
