@@ -9,6 +9,7 @@ Four-bit types are stored two to a byte along one axis, the element of lower ind
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -72,6 +73,8 @@ _MINIFLOAT: dict[data_type, _Minifloat] = {
     data_type.FP4_E2M1: _Minifloat(4, 2, 0, 6.0, "saturates", None),
 }
 
+_BLOCK = 1 << 16  # elements whose temporaries stay in cache
+
 _NIBBLES = (data_type.FP4_E2M1, data_type.INT4)
 
 
@@ -106,7 +109,8 @@ def round_to(values: Any, dtype: data_type) -> np.ndarray[Any, Any]:
     if dtype in _MINIFLOAT:
         if dtype is data_type.BFLOAT16 and values.dtype == np.float32:
             return _rounded_bits(values).view(np.float32)
-        return _round_minifloat(values.astype(np.float64), _MINIFLOAT[dtype]).astype(np.float32)
+        row = _MINIFLOAT[dtype]
+        return _by_blocks(lambda block: _round_minifloat(block, row), values, np.float32)
     if dtype is data_type.INT4:
         return np.clip(_integral(values), -8, 7)
     native = storage_dtype(dtype)
@@ -166,7 +170,10 @@ def to_storage(values: Any, dtype: data_type, axis: int = -1) -> np.ndarray[Any,
     if dtype is data_type.BFLOAT16:
         as_float = values if values.dtype == np.float32 else round_to(values, dtype)
         return (_rounded_bits(as_float) >> 16).astype(np.uint16)
-    return _minifloat_words(round_to(values, dtype).astype(np.float64), _MINIFLOAT[dtype])
+    row = _MINIFLOAT[dtype]
+    return _by_blocks(
+        lambda block: _minifloat_words(_round_minifloat(block, row), row), values, row.word
+    )
 
 
 def from_storage(storage: Any, dtype: data_type, axis: int = -1) -> np.ndarray[Any, Any]:
@@ -186,6 +193,17 @@ def from_storage(storage: Any, dtype: data_type, axis: int = -1) -> np.ndarray[A
     if dtype in _MINIFLOAT:
         return _minifloat_table(_MINIFLOAT[dtype])[storage]
     return storage.astype(np.float32 if storage.dtype == np.float16 else _carrier(storage.dtype))
+
+
+def _by_blocks(
+    function: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]], values: Any, dtype: Any
+) -> np.ndarray[Any, Any]:
+    """An elementwise function of float64, whose temporaries a weight matrix would multiply."""
+    flat, result = values.reshape(-1), np.empty(values.size, dtype)
+    for start in range(0, values.size, _BLOCK):
+        block = slice(start, start + _BLOCK)
+        result[block] = function(flat[block].astype(np.float64))
+    return result.reshape(values.shape)
 
 
 def _nibbles(values: np.ndarray[Any, Any], dtype: data_type) -> np.ndarray[Any, Any]:

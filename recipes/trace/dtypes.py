@@ -22,7 +22,6 @@ from cutlass import (
     Float16,
     Float32,
     Int8,
-    Int16,
     Int32,
     Uint8,
     Uint16,
@@ -76,19 +75,8 @@ def multiply_add(x: Any, y: Any, total: Any) -> Any:
 
 def widen(value: Any, dtype: type = Float32) -> Any:
     """A scalar or vector of any of the types in ``dtype``, which holds its values."""
-    narrow_type = type_of(value)
-    if narrow_type is Float8E5M2:  # the upper half of a HALF
-        half = value.bitcast(Uint8).to(Uint16)
-        return (half * _like(half, 256)).bitcast(Float16).to(dtype)
-    if narrow_type is Float8E4M3FN:
-        # The same fields in a HALF, whose bias is larger by 8; its sign is extended over bit 14.
-        extended = value.bitcast(Int8).to(Int16)
-        half = (extended * _like(extended, 128)) & _like(extended, -0x4001)
-        wide = half.bitcast(Float16).to(Float32)
-        wide = wide * _like(wide, 256.0)
-        magnitude = extended & _like(extended, 0x7F)
-        is_nan = magnitude == _like(magnitude, _FP8_NAN)
-        return _select(is_nan, _like(wide, float("nan")), wide).to(dtype)
+    if type_of(value) in _FP8:
+        return _fp8_value(value, _FP8[type_of(value)]).to(dtype)
     return value.to(dtype)
 
 
@@ -139,6 +127,24 @@ def _bfloat16_bits(x: Float32) -> Uint16:
     rounded = (u + Uint32(0x7FFF) + ((u >> 16) & Uint32(1))) >> 16
     is_nan = (u & Uint32(0x7FFFFFFF)) > Uint32(0x7F800000)
     return _select(is_nan, (u >> 16) | Uint32(0x40), rounded).to(Uint16)
+
+
+def _fp8_value(x: Any, row: _Fp8) -> Any:
+    """``x`` in fp32, without subnormal numbers of fp32, which a process may have switched off."""
+    bits = x.bitcast(Uint8).to(Uint32)
+    magnitude = bits & _like(bits, 0x7F)
+    is_subnormal = magnitude < _like(bits, 1 << row.mantissa_bits)
+    # What the exponent's field grows by; a subnormal number is read as the normal one that has its
+    # fraction, and is what that is above the smallest.
+    rebias = _select(is_subnormal, _like(bits, 128 - row.bias), _like(bits, 127 - row.bias))
+    is_special = magnitude > _like(bits, row.largest)
+    rebias = _select(is_special, _like(bits, 255 - (_FP8_NAN >> row.mantissa_bits)), rebias)
+    fields = magnitude * _like(bits, 1 << (23 - row.mantissa_bits)) + rebias * _like(bits, 1 << 23)
+    wide = fields.bitcast(Float32)
+    smallest = _like(wide, 2.0 ** (1 - row.bias))
+    wide = wide - _select(is_subnormal, smallest, _like(wide, 0.0))
+    sign = (bits & _like(bits, 0x80)) * _like(bits, 1 << 24)
+    return (wide.bitcast(Uint32) | sign).bitcast(Float32)
 
 
 def _fp8_bits(x: Float32, row: _Fp8) -> Uint8:
