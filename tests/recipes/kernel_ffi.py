@@ -9,7 +9,15 @@ import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 
-DTYPE_CODES = {"FLOAT": (2, 32), "HALF": (2, 16), "BFLOAT16": (4, 16), "INT32": (0, 32)}
+DTYPE_CODES = {
+    "FLOAT": (2, 32),
+    "HALF": (2, 16),
+    "BFLOAT16": (4, 16),
+    "FP8_E4M3": (10, 8),
+    "FP8_E5M2": (12, 8),
+    "INT8": (0, 8),
+    "INT32": (0, 32),
+}
 CPU, CUDA = 1, 2
 _INT, _FLOAT, _TENSOR = 1, 3, 7
 

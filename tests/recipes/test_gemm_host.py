@@ -12,17 +12,26 @@ import numpy as np
 import pytest
 from kernel_ffi import Buffer, Kernel
 
+from cudnn_aot.compiler.graph.enums import data_type
+from cudnn_aot.compiler.reference.storage import from_storage, to_storage
+from cudnn_aot.recipes.gemm.capability import MAX_INT8_K
+
 NUMPY = {
     "FLOAT": np.dtype(np.float32),
     "HALF": np.dtype(np.float16),
     "BFLOAT16": np.dtype(ml_dtypes.bfloat16),
+    "FP8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "FP8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
+    "INT8": np.dtype(np.int8),
+    "INT32": np.dtype(np.int32),
 }
-# Half an ulp of the output dtype, and for fp32 the accumulation of a few hundred products.
-TOLERANCE = {"FLOAT": 2e-5, "HALF": 6e-4, "BFLOAT16": 5e-3}
+# Half an ulp of the output dtype, and for fp32 the accumulation of a few hundred products. Integers
+# are exact.
+TOLERANCE = {"FLOAT": 2e-5, "HALF": 6e-4, "BFLOAT16": 5e-3, "INT32": 0.0}
 
 
-def plain(dtype):
-    return {"inputs": [], "nodes": [], "outputs": [{"value": 0, "dtype": dtype}]}
+def plain(*dtypes):
+    return {"inputs": [], "nodes": [], "outputs": [{"value": 0, "dtype": d} for d in dtypes]}
 
 
 CHAIN = {
@@ -53,12 +62,42 @@ CASTS = {
     "nodes": [["cast", [0], {"dtype": dtype}] for dtype in ("BFLOAT16", "HALF", "BOOLEAN")],
     "outputs": [{"value": v, "dtype": "FLOAT"} for v in range(1, 4)],
 }
+FP8 = ("FP8_E4M3", "FP8_E5M2")
+NARROW = {  # each output type, and what a chain reads through a tensor of it
+    "inputs": [],
+    "nodes": [["cast", [0], {"dtype": dtype}] for dtype in (*FP8, "INT8")],
+    "outputs": [
+        *({"value": 0, "dtype": dtype} for dtype in (*FP8, "INT8")),
+        *({"value": value, "dtype": "FLOAT"} for value in (1, 2, 3)),
+    ],
+}
+QUANTIZED = {  # the sums themselves, and scaled by a row and a number
+    "inputs": [{"dtype": "FLOAT", "kind": "row"}, {"dtype": "FLOAT", "kind": "value"}],
+    "nodes": [["scale", [0, 1], {}], ["scale", [3, 2], {}]],
+    "outputs": [
+        {"value": 0, "dtype": "INT32"},
+        {"value": 0, "dtype": "FLOAT"},
+        {"value": 4, "dtype": "FLOAT"},
+        {"value": 4, "dtype": "INT8"},
+    ],
+}
+# Types of A, B and the output.
+PLAIN = {
+    "float": ("FLOAT", "FLOAT", "FLOAT"),
+    "half": ("HALF", "HALF", "HALF"),
+    "bfloat16": ("BFLOAT16", "BFLOAT16", "BFLOAT16"),
+    "int8": ("INT8", "INT8", "INT32"),
+    **{f"{a}_{b}": (a, b, "FLOAT") for a in FP8 for b in FP8},
+}
 KERNELS = {
-    "float": {"a_dtype": "FLOAT", "b_dtype": "FLOAT", "epilogue": plain("FLOAT")},
-    "half": {"a_dtype": "HALF", "b_dtype": "HALF", "epilogue": plain("HALF")},
-    "bfloat16": {"a_dtype": "BFLOAT16", "b_dtype": "BFLOAT16", "epilogue": plain("BFLOAT16")},
+    **{
+        name: {"a_dtype": a, "b_dtype": b, "epilogue": plain(out)}
+        for name, (a, b, out) in PLAIN.items()
+    },
     "chain": {"a_dtype": "BFLOAT16", "b_dtype": "BFLOAT16", "epilogue": CHAIN},
     "casts": {"a_dtype": "FLOAT", "b_dtype": "FLOAT", "epilogue": CASTS},
+    "narrow": {"a_dtype": "FLOAT", "b_dtype": "FLOAT", "epilogue": NARROW},
+    "quantized": {"a_dtype": "INT8", "b_dtype": "INT8", "epilogue": QUANTIZED},
 }
 RUNTIME_SYMBOLS = {
     "TVMFFIErrorSetRaisedFromCStrParts",
@@ -97,11 +136,14 @@ def buffer(array, dtype):
 
 
 def normal(rng, shape, dtype):
+    """Normal numbers; of an integer type, all that it has."""
+    if NUMPY[dtype].kind == "i":
+        return rng.integers(-128, 128, shape).astype(NUMPY[dtype])
     return rng.standard_normal(shape).astype(NUMPY[dtype])
 
 
 def poisoned(shape, dtype):
-    return np.full(shape, np.nan, NUMPY[dtype])
+    return np.full(shape, 77 if NUMPY[dtype].kind == "i" else np.nan, NUMPY[dtype])
 
 
 def product(a, b):
@@ -152,16 +194,16 @@ def batch_outermost(array):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("dtype", ["FLOAT", "HALF", "BFLOAT16"])
-def test_plain(kernels, dtype, layout):
+@pytest.mark.parametrize("name", PLAIN)
+def test_plain(kernels, name, layout):
     rng = np.random.default_rng(1)
-    kernel = kernels[dtype.lower()]
+    kernel, (a_dtype, b_dtype, dtype) = kernels[name], PLAIN[name]
     for name, (m, n, k, la, lb) in SHAPES.items():
         lay_a, lay_b = LAYOUTS[layout]
-        a = lay_a(batch_outermost(normal(rng, (m, k, la), dtype)))
-        b = lay_b(batch_outermost(normal(rng, (n, k, lb), dtype)))
+        a = lay_a(batch_outermost(normal(rng, (m, k, la), a_dtype)))
+        b = lay_b(batch_outermost(normal(rng, (n, k, lb), b_dtype)))
         out = batch_outermost(poisoned((m, n, max(la, lb)), dtype))
-        assert kernel(buffer(a, dtype), buffer(b, dtype), buffer(out, dtype)) is None, name
+        assert kernel(buffer(a, a_dtype), buffer(b, b_dtype), buffer(out, dtype)) is None, name
         close(out, product(a, b), dtype)
 
 
@@ -215,6 +257,95 @@ def test_casts_are_exact(kernels):
         want = x.astype(NUMPY[dtype]).astype(np.float32)
         np.testing.assert_array_equal(got.reshape(-1), want)
     np.testing.assert_array_equal(outs[2].reshape(-1), (x != 0).astype(np.float32))
+
+
+@pytest.mark.parametrize("layout", ["dot", "axpy", "any"])
+@pytest.mark.parametrize("dtype", FP8)
+def test_every_fp8_number_is_read_exactly(kernels, dtype, layout):
+    """All 256 encodings as A, times 1, and as B: subnormal numbers, zeros, infinities and NaN. Of
+    nine addends eight are zeros, so vectors and what is left of them both see each.
+    """
+    encodings = np.arange(256, dtype=np.uint8).view(NUMPY[dtype])
+    every = np.zeros((256, 9, 9), NUMPY[dtype])  # (encoding, where it stands, k)
+    every[:, np.arange(9), np.arange(9)] = encodings[:, None]
+    every = np.ascontiguousarray(every.reshape(-1, 9, 1))
+    one = np.ones((1, 9, 1), NUMPY[dtype])
+    want = np.repeat(encodings.astype(np.float32), 9)
+    lay_a, lay_b = LAYOUTS[layout]
+    for a, b in ((lay_a(every), lay_b(one)), (lay_a(one), lay_b(every))):
+        out = poisoned((a.shape[0], b.shape[0], 1), "FLOAT")
+        arguments = (buffer(a, dtype), buffer(b, dtype), buffer(out, "FLOAT"))
+        assert kernels[f"{dtype}_{dtype}"](*arguments) is None
+        np.testing.assert_array_equal(out.reshape(-1), want)
+
+
+@np.errstate(all="ignore")
+def test_narrow_outputs_round_to_even_and_saturate(kernels):
+    """Every number of the types, the middles between two and what is next to them in fp32."""
+    numbers = [np.arange(256, dtype=np.uint8).view(NUMPY[d]).astype(np.float32) for d in FP8]
+    numbers = np.unique(np.concatenate([*numbers, np.arange(-130, 131, dtype=np.float32)]))
+    numbers = numbers[np.isfinite(numbers)]
+    middles = (numbers[1:] + numbers[:-1]) / 2
+    x = np.concatenate([numbers, middles])
+    x = np.concatenate([x, np.nextafter(x, np.inf), np.nextafter(x, -np.inf)])
+    large = np.float32([449, 463.99, 464, 464.01, 480, 61440, 65536, 1e30, np.inf, 1e-30, 1e-44])
+    x = np.concatenate([x, large, -large, [np.nan]]).astype(np.float32)
+    a, b = x.reshape(-1, 1, 1), np.ones((1, 1, 1), np.float32)
+    outs = [poisoned((x.size, 1, 1), entry["dtype"]) for entry in NARROW["outputs"]]
+    arguments = [buffer(a, "FLOAT"), buffer(b, "FLOAT")]
+    arguments += [buffer(o, e["dtype"]) for o, e in zip(outs, NARROW["outputs"], strict=True)]
+    assert kernels["narrow"](*arguments) is None
+    for dtype, stored, read in zip((*FP8, "INT8"), outs[:3], outs[3:], strict=True):
+        want = to_storage(x, data_type[dtype])
+        got = stored.reshape(-1).view(want.dtype)
+        is_nan = np.isnan(x) & (dtype != "INT8")
+        np.testing.assert_array_equal(got[~is_nan], want[~is_nan])
+        values = from_storage(want, data_type[dtype])
+        np.testing.assert_array_equal(read.reshape(-1), values)
+        np.testing.assert_array_equal(stored.reshape(-1).astype(np.float32), values)
+
+
+def quantized(kernels, a, b, row, number):
+    """The outputs of that kernel, which all of them have (M, N, 1)."""
+    shape = (a.shape[0], b.shape[0], 1)
+    outs = [poisoned(shape, entry["dtype"]) for entry in QUANTIZED["outputs"]]
+    wide = buffer(np.broadcast_to(row.reshape(1, -1, 1), shape), "FLOAT")
+    wide = Buffer(wide.address, wide.dtype, shape, (0, wide.strides[1], wide.strides[2]))
+    arguments = [buffer(a, "INT8"), buffer(b, "INT8"), wide, number]
+    arguments += [buffer(o, e["dtype"]) for o, e in zip(outs, QUANTIZED["outputs"], strict=True)]
+    assert kernels["quantized"](*arguments) is None
+    return outs
+
+
+@pytest.mark.parametrize("layout", ["dot", "axpy", "any"])
+def test_int8_is_summed_exactly_and_scaled_in_fp32(kernels, layout):
+    rng = np.random.default_rng(3)
+    lay_a, lay_b = LAYOUTS[layout]
+    a, b = lay_a(normal(rng, (7, 1001, 1), "INT8")), lay_b(normal(rng, (18, 1001, 1), "INT8"))
+    row = rng.uniform(0.5, 2.0, 18).astype(np.float32)
+    sums, floats, scaled, again = quantized(kernels, a, b, row, 1e-4)
+    want = product(a, b)
+    np.testing.assert_array_equal(sums, want)
+    np.testing.assert_array_equal(floats, want.astype(np.float32))
+    exact = want * row[:, None].astype("f8") * float(np.float32(1e-4))
+    np.testing.assert_allclose(scaled, exact, rtol=3 * 2.0**-24)  # three roundings to fp32
+    np.testing.assert_array_equal(again, to_storage(scaled, data_type.INT8))
+
+
+@pytest.mark.parametrize("layout", ["dot", "axpy", "any"])
+def test_the_largest_sums_of_int8(kernels, layout):
+    """As long as they may be: the first fits INT32 by 16384, and the last is no fp32."""
+    k = MAX_INT8_K
+    lay_a, lay_b = LAYOUTS[layout]
+    a, b = np.full((3, k, 1), -128, np.int8), np.full((17, k, 1), -128, np.int8)
+    a[1], a[2, -1] = 127, 1
+    b[16, -1] = 127
+    want = product(a, b)
+    assert want[0, 0] == 2**31 - 2**14 and want[2, 16] % 2 == 1
+    a, b = lay_a(a), lay_b(b)
+    sums, floats, _, _ = quantized(kernels, a, b, np.ones(17, np.float32), 1.0)
+    np.testing.assert_array_equal(sums, want)
+    np.testing.assert_array_equal(floats, want.astype(np.float32))
 
 
 def test_wrapper_refuses_wrong_operands(kernels):

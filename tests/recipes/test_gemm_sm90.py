@@ -95,9 +95,22 @@ def menu() -> dict[str, dict]:
     return rows
 
 
+# Every output type, and casts to the narrow ones.
+NARROW = {
+    "inputs": [{"dtype": "FP8_E4M3", "kind": "full"}],
+    "nodes": [["cast", [0], {"dtype": "FP8_E5M2"}], ["mul", [2, 1], {}]],
+    "outputs": [
+        {"value": value, "dtype": dtype}
+        for value, dtype in ((3, "FP8_E4M3"), (2, "FP8_E5M2"), (3, "INT8"), (0, "BFLOAT16"))
+    ],
+}
+SUMS = {**BARE, "outputs": [{"value": 0, "dtype": dtype} for dtype in ("INT32", "FLOAT", "INT8")]}
 SIMT = {
     "simt": {"a_dtype": "FLOAT", "b_dtype": "FLOAT", "epilogue": BARE},
     "simt_chain": {"a_dtype": "BFLOAT16", "b_dtype": "BFLOAT16", "epilogue": CHAIN},
+    "simt_e4m3": {"a_dtype": "FP8_E4M3", "b_dtype": "FP8_E4M3", "epilogue": BARE},
+    "simt_fp8_pair_chain": {"a_dtype": "FP8_E5M2", "b_dtype": "FP8_E4M3", "epilogue": NARROW},
+    "simt_int8": {"a_dtype": "INT8", "b_dtype": "INT8", "epilogue": SUMS},
     "simt_every_op": {"a_dtype": "FLOAT", "b_dtype": "FLOAT", "epilogue": every_op()},
 }
 SKINNY = {
@@ -207,8 +220,8 @@ def test_unknown_operands_are_refused():
         ValueError, match="got kind 'diagonal', want full, row, col, scalar or value"
     ):
         sm90.matmul(params((128, 256, 64), e=bad_kind))
-    with pytest.raises(ValueError, match="dtype: got 'INT8', want one of FLOAT, HALF, BFLOAT16"):
-        operands.named_dtype("INT8")
+    with pytest.raises(ValueError, match="dtype: got 'INT4', want one of FLOAT, HALF, BFLOAT16"):
+        operands.named_dtype("INT4")
 
 
 # (M, N, L, splits, cluster, tile): ragged both ways, one tile, bands cut short, a band of one row.
