@@ -108,7 +108,6 @@ SUMS = {**BARE, "outputs": [{"value": 0, "dtype": dtype} for dtype in ("INT32", 
 SIMT = {
     "simt": {"a_dtype": "FLOAT", "b_dtype": "FLOAT", "epilogue": BARE},
     "simt_chain": {"a_dtype": "BFLOAT16", "b_dtype": "BFLOAT16", "epilogue": CHAIN},
-    "simt_e4m3": {"a_dtype": "FP8_E4M3", "b_dtype": "FP8_E4M3", "epilogue": BARE},
     "simt_fp8_pair_chain": {"a_dtype": "FP8_E5M2", "b_dtype": "FP8_E4M3", "epilogue": NARROW},
     "simt_int8": {"a_dtype": "INT8", "b_dtype": "INT8", "epilogue": SUMS},
     "simt_every_op": {"a_dtype": "FLOAT", "b_dtype": "FLOAT", "epilogue": every_op()},

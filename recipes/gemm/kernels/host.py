@@ -13,7 +13,7 @@ Three loops, chosen per call by the strides it got:
 
 Floor of one AVX2 core: 2 FMA of 8 lanes a cycle, about 90 GFLOP/s at 2.8 GHz. ``dot`` issues 8 FMA
 beside 6 widening loads per 8 k and block, so about half of that while B's rows stream from cache;
-widening bf16 is a zero-extend and a shift, FP8_E4M3 eight instructions.
+widening bf16 is a zero-extend and a shift, FP8 some fifteen instructions.
 
 Only operators, ``cute.math`` and integer bitcasts: device intrinsics abort a host compile. The
 object's undefined symbols are libm's and tvm-ffi's alone.

@@ -1,0 +1,75 @@
+"""Graphs of 8-bit operands from their file to a result: `build`, `run`, and calls as programs make
+them.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from cli_process import run_cli, write_graph
+from graph_tables import PEER
+
+import cudnn_aot as cudnn
+from cudnn_aot import runtime
+
+E4M3 = ml_dtypes.float8_e4m3fn
+BATCH, M, N, K = 2, 4, 33, 72
+
+
+def real_bmm(folder: Path) -> Path:
+    """FlashInfer's FP8 batched matmul with two scales, at extents that a test can afford."""
+    text = json.loads((PEER / "real_programs" / "fi_bmm_fp8_b64.json").read_text())
+    tensors = {tensor["name"]: tensor for tensor in text["tensors"]}
+    tensors["a"] |= {"dim": [BATCH, M, K], "stride": [M * K, K, 1]}
+    tensors["b"] |= {"dim": [BATCH, K, N], "stride": [K * N, 1, K]}
+    path = folder / "bmm.json"
+    path.write_text(json.dumps(text))
+    return path
+
+
+def int8_matmul() -> cudnn.pygraph:
+    """INT32 sums, and INT8 of them scaled by a row."""
+    dt = cudnn.data_type
+    g = cudnn.pygraph("int8", dt.INT8, dt.FLOAT, dt.FLOAT)
+    a = g.tensor(name="a", dim=[1, 5, 37])
+    b = g.tensor(name="b", dim=[1, 37, 11])
+    sums = g.matmul(a, b, compute_data_type=dt.INT32)
+    sums.set_output(True).set_data_type(dt.INT32).set_name("sums")
+    scaled = g.mul(sums, g.tensor(name="scale", dim=[1, 1, 11], data_type=dt.FLOAT))
+    scaled.set_output(True).set_data_type(dt.INT8)
+    return g
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("programs")
+    files = [real_bmm(folder), write_graph(folder, int8_matmul())]
+    done = run_cli("build", *files, "--target", "cpu", "--store", folder / "store")
+    assert done.returncode == 0, done.stderr
+    return folder / "store"
+
+
+def test_every_plan_is_right(store: Path) -> None:
+    done = run_cli("run", "--all", "--store", store, "--json")
+    assert done.returncode == 0, done.stderr
+    runs = json.loads(done.stdout)["runs"]
+    assert {item["name"]: item["correct"] for item in runs} == {"bmm": True, "int8": True}
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1, 1)], ids=["0-d", "one", "declared"])
+def test_a_program_binds_scales_of_any_rank(store: Path, shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(4)
+    a = rng.standard_normal((BATCH, M, K)).astype(E4M3)
+    b = rng.standard_normal((BATCH, N, K)).astype(E4M3)
+    scales = [np.full(shape, value, np.float32) for value in (0.5, 3.0)]
+    result = np.zeros((BATCH, M, N), np.uint16)
+    plan = runtime.open(store, target="cpu").plan("bmm")
+    b_view = b.view(np.uint8).transpose(0, 2, 1)
+    plan.execute({1: a.view(np.uint8), 2: b_view, 3: scales[0], 4: scales[1], 7: result})
+    want = 1.5 * np.einsum("lmk,lnk->lmn", a.astype("f8"), b.astype("f8"))
+    got = result.view(ml_dtypes.bfloat16).astype("f8")
+    np.testing.assert_allclose(got, want, rtol=2.0**-8, atol=1e-4)  # half a step of bfloat16
