@@ -133,13 +133,14 @@ def _fp8_value(x: Any, row: _Fp8) -> Any:
     """``x`` in fp32, without subnormal numbers of fp32, which a process may have switched off."""
     bits = x.bitcast(Uint8).to(Uint32)
     magnitude = bits & _like(bits, 0x7F)
+    # The exponent's field grows by the difference of the biases; that of what is no number, to 255.
+    # A subnormal number is read as the normal one of its fraction, less the smallest normal one.
     is_subnormal = magnitude < _like(bits, 1 << row.mantissa_bits)
-    # What the exponent's field grows by; a subnormal number is read as the normal one that has its
-    # fraction, and is what that is above the smallest.
-    rebias = _select(is_subnormal, _like(bits, 128 - row.bias), _like(bits, 127 - row.bias))
     is_special = magnitude > _like(bits, row.largest)
-    rebias = _select(is_special, _like(bits, 255 - (_FP8_NAN >> row.mantissa_bits)), rebias)
-    fields = magnitude * _like(bits, 1 << (23 - row.mantissa_bits)) + rebias * _like(bits, 1 << 23)
+    rebias = [127 - row.bias, 128 - row.bias, 255 - (_FP8_NAN >> row.mantissa_bits)]
+    normal, subnormal, special = (_like(bits, growth << 23) for growth in rebias)
+    growth = _select(is_special, special, _select(is_subnormal, subnormal, normal))
+    fields = magnitude * _like(bits, 1 << (23 - row.mantissa_bits)) + growth
     wide = fields.bitcast(Float32)
     smallest = _like(wide, 2.0 ** (1 - row.bias))
     wide = wide - _select(is_subnormal, smallest, _like(wide, 0.0))
