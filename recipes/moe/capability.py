@@ -23,7 +23,6 @@ class MoeCapability(Capability[MoeFacts]):
     features: tuple[str, ...] = (
         f"modes {', '.join(MODES)}",
         "offsets and indices INT32 or INT64",
-        "optional output",
         "symbolic rows, N and K",
     )
 

@@ -14,22 +14,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cudnn_aot.compiler.graph.enums import moe_grouped_matmul_mode
 from cudnn_aot.compiler.graph.extents import Extent, Symbol, evaluate
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.planning.engine import Refusal
 from cudnn_aot.recipes.operand import Operand, dtype_name, solve
 
 OP = "moe_grouped_matmul"
-# The ports that route rows, of each mode that the analyzer knows; in the order of the kernels'
-# arguments.
+# The ports that route rows, of each mode; in the order of the kernels' arguments.
 ROUTE: dict[str, tuple[str, ...]] = {
     "NONE": (),
     "GATHER": ("token_index",),
     "SCATTER": ("token_index", "token_ks"),
     "COMBINE": ("token_index", "token_ks", "top_k_scores"),
 }
-assert ROUTE.keys() == {mode.name for mode in moe_grouped_matmul_mode}
 
 
 @dataclass(frozen=True, slots=True)

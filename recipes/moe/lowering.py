@@ -25,11 +25,8 @@ def lower(facts: MoeFacts, template: str, branch: str, target: Target) -> Loweri
     kernel = kernel_spec(template, _params(facts), target)
     head: list[Json] = [{"arg": "launch"}] if target.kind == "cuda" else []
     steps = [{"step": "kernel", "kernel": 0, "args": head + _arguments(facts)}]
-    branches: list[tuple[str, ex.Predicate, list[Json]]] = [("empty", _is_empty(facts), [])]
-    if facts.out.optional:
-        branches.append(("nothing", ex.negate(ex.present(facts.out.uid)), []))
-    branches.append((branch, True, steps))
-    kept = [each for each in branches if each[1] is not False]
+    branches = {"empty": (_is_empty(facts), []), branch: (True, steps)}
+    kept = {name: row for name, row in branches.items() if row[0] is not False}
     symbols = {
         name: {"min": symbol.min, "max": symbol.max, "multiple_of": symbol.multiple_of}
         for name, symbol in sorted(facts.symbols.items())
@@ -38,10 +35,10 @@ def lower(facts: MoeFacts, template: str, branch: str, target: Target) -> Loweri
         "version": 1,
         "device": target.kind,
         "symbols": symbols,
-        "operands": [_entry(operand, operand is facts.out) for operand in facts.operands()],
+        "operands": [_entry(each, each.uid == facts.out.uid) for each in facts.operands()],
         "checks": _agreements(facts),
-        "dispatch": [{"when": guard, "branch": name} for name, guard, _ in kept],
-        "branches": {name: {"workspace": [], "steps": steps} for name, _, steps in kept},
+        "dispatch": [{"when": guard, "branch": name} for name, (guard, _) in kept.items()],
+        "branches": {name: {"workspace": [], "steps": steps} for name, (_, steps) in kept.items()},
     }
     return Lowering((kernel,), table)
 
@@ -71,7 +68,6 @@ def _entry(operand: Operand, is_output: bool) -> Json:
         "kind": "output" if is_output else "input",
         "dim": [extent_expr(extent) for extent in operand.dim],
         "stride": [extent_expr(extent) for extent in operand.stride],
-        "optional": operand.optional,
     }
 
 
