@@ -1,5 +1,5 @@
-"""From facts of a grouped matmul to the launch table that its engines share: one kernel, on one
-branch.
+"""From facts of a grouped matmul to the launch table that its engines share: one branch, whose last
+step is the kernel.
 
 Kernels see token ``(T, K)``, weight ``(N, K, E)``, the vectors of offsets and of what routes rows,
 and out ``(R, N)``.
@@ -20,11 +20,21 @@ from cudnn_aot.recipes.operand import Operand, bounds
 Json = dict[str, Any]
 
 
-def lower(facts: MoeFacts, template: str, branch: str, target: Target) -> Lowering:
-    """The plan whose branch ``branch`` runs the kernel that ``template`` makes."""
-    kernel = kernel_spec(template, _params(facts), target)
-    head: list[Json] = [{"arg": "launch"}] if target.kind == "cuda" else []
-    steps = [{"step": "kernel", "kernel": 0, "args": head + _arguments(facts)}]
+def lower(
+    facts: MoeFacts, template: str, branch: str, target: Target, zero: str | None = None
+) -> Lowering:
+    """The plan whose branch ``branch`` runs the kernel that ``template`` makes, after that of
+    ``zero`` where there is one.
+    """
+    launch: list[Json] = [{"arg": "launch"}] if target.kind == "cuda" else []
+    runs = [(template, _params(facts), _arguments(facts))]
+    if zero is not None:
+        runs.insert(0, (zero, {"out_dtype": facts.out.dtype}, [_view(facts.out, 1, 2)]))
+    kernels = tuple(kernel_spec(name, params, target) for name, params, _ in runs)
+    steps: list[Json] = [
+        {"step": "kernel", "kernel": number, "args": launch + args}
+        for number, (_, _, args) in enumerate(runs)
+    ]
     branches = {"empty": (_is_empty(facts), []), branch: (True, steps)}
     kept = {name: row for name, row in branches.items() if row[0] is not False}
     symbols = {
@@ -40,7 +50,7 @@ def lower(facts: MoeFacts, template: str, branch: str, target: Target) -> Loweri
         "dispatch": [{"when": guard, "branch": name} for name, (guard, _) in kept.items()],
         "branches": {name: {"workspace": [], "steps": steps} for name, (_, steps) in kept.items()},
     }
-    return Lowering((kernel,), table)
+    return Lowering(kernels, table)
 
 
 def _params(facts: MoeFacts) -> Json:

@@ -1,7 +1,7 @@
 """``moe.sm90.any_stride``: the grouped matmul on Hopper, for every layout.
 
 One launch, whose grid follows from extents alone: blocks read the offsets and find their rows. No
-number comes back to the host.
+number comes back to the host. SCATTER has one before it, which zeroes.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from cudnn_aot.recipes.moe.capability import MoeCapability
 from cudnn_aot.recipes.moe.facts import MoeFacts
 
 TEMPLATE = "moe.kernels.simt:grouped_matmul"
+ZERO_TEMPLATE = "moe.kernels.simt:zero"
 
 
 class MoeSm90AnyStride(Engine):
@@ -24,4 +25,5 @@ class MoeSm90AnyStride(Engine):
     caps = (MoeCapability(kind="cuda", sm_lo=90, sm_hi=90),)
 
     def lower(self, facts: MoeFacts, knobs: Any, target: Target) -> Lowering | Refusal:
-        return lowering.lower(facts, TEMPLATE, "any_stride", target)
+        zero = ZERO_TEMPLATE if facts.mode == "SCATTER" else None
+        return lowering.lower(facts, TEMPLATE, "any_stride", target, zero)

@@ -131,12 +131,12 @@ def test_the_gpu_engine_serves_only_where_it_is_named(monkeypatch):
 
 
 def arguments(table, branch):
-    (step,) = table["branches"][branch]["steps"]
-    return step["args"]
+    """Of the last step, before which SCATTER on a GPU has one that zeroes."""
+    return table["branches"][branch]["steps"][-1]["args"]
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_one_launch_that_reads_the_offsets_where_they_are(mode):
+def test_a_launch_that_reads_the_offsets_where_they_are(mode):
     facts = facts_of(moe_graphs.grouped(mode, rows="M", symbols=ROWS, integers=INT64))
     lowering = MoeSm90AnyStride().lower(facts, None, H200)
     table = lowering.table
@@ -150,8 +150,9 @@ def test_one_launch_that_reads_the_offsets_where_they_are(mode):
         uid[name] for name in named
     ]
     assert [arg["value"] for arg in args[2:] if arg["arg"] == "int"] == [2] * (mode == "SCATTER")
-    (kernel,) = lowering.kernels
+    *zero, kernel = lowering.kernels
     assert list(kernel.params["route_dtypes"]) == ["INT64"] * len(route)
+    assert [each.template for each in zero] == ["moe.kernels.simt:zero"] * (mode == "SCATTER")
     assert declared(table, {"M": 0}).branch(table) == "empty"
     assert declared(table, {"M": 1}).branch(table) == "any_stride"
 

@@ -48,8 +48,12 @@ def arguments(params: Mapping[str, Any], space: AddressSpace) -> tuple[list[Any]
     ]
     tail = [_any_stride(_named(name, INTEGERS), (rows,), space) for name in route_dtypes]
     tail += [Int64(1)] * (mode == "SCATTER")
-    tail.append(_any_stride(_named(params["out_dtype"], DTYPES), (rows, n), space))
-    return head, tail
+    return head, [*tail, output(params, (rows, n), space)]
+
+
+def output(params: Mapping[str, Any], shape: tuple[Any, Any], space: AddressSpace) -> Any:
+    """The output ``(R, N)`` of ``out_dtype``; raises ValueError for a type off the menu."""
+    return _any_stride(_named(params["out_dtype"], DTYPES), shape, space)
 
 
 def _named(name: str, dtypes: Mapping[str, type]) -> type:

@@ -9,7 +9,7 @@ The grid follows from extents alone, so nothing waits for the offsets: groups, a
 and behind them, cut R rows into C + 1 segments, and segments have no more tiles of 64 rows than
 ``ceil(R / 64) + C``, nor than R. Warp 0 of a block finds its tile by running sums over 32 segments
 at a time; blocks past the last tile end there. NONE and GATHER write zeros to rows of no group;
-SCATTER is preceded by a kernel that zeroes its output, on the same stream.
+SCATTER writes its targets alone, and ``zero`` (arguments ``launch, out``) goes before it.
 
 Nothing outside the operands is touched whatever the numbers in them are: offsets are clamped to
 ``0..R`` and to those before them, so that groups are disjoint; a GATHER row whose index is no token
@@ -74,29 +74,11 @@ class SimtGrouped:
         route, out = rest[:-1], rest[-1]
         rows, n = out.shape
         tiles_m, tiles_n = cute.ceil_div(rows, TILE), cute.ceil_div(n, TILE)
-        bound = cutlass.min(rows, tiles_m + offsets.shape[0])
-        if (launch != 0) & (tiles_m * tiles_n > 0):
-            if cutlass.const_expr(self.mode == "SCATTER"):
-                self.zero(out).launch(
-                    grid=[tiles_m * tiles_n, 1, 1], block=[THREADS, 1, 1], stream=stream
-                )
+        blocks = cutlass.min(rows, tiles_m + offsets.shape[0]) * tiles_n
+        if (launch != 0) & (blocks > 0):
             self.kernel(groups, token, weight, offsets, route, out).launch(
-                grid=[bound * tiles_n, 1, 1], block=[THREADS, 1, 1], stream=stream
+                grid=[blocks, 1, 1], block=[THREADS, 1, 1], stream=stream
             )
-
-    @cute.kernel
-    def zero(self, out: cute.Tensor):
-        rows, n = out.shape
-        thread, block = cute.arch.thread_idx()[0], cute.arch.block_idx()[0]
-        tiles_n = cute.ceil_div(n, TILE)
-        row0 = block // tiles_n * TILE + thread // TILE
-        column = block % tiles_n * TILE + thread % TILE
-        for i in cutlass.range_constexpr(TILE * TILE // THREADS):
-            row = row0 + i * (THREADS // TILE)
-            if (row < rows) & (column < n):
-                _at(out, row.to(Int64) * out.stride[0] + column.to(Int64) * out.stride[1])[0] = (
-                    out.element_type(0.0)
-                )
 
     @cute.kernel
     def kernel(
@@ -276,6 +258,27 @@ class SimtGrouped:
                 to[i] = _at(t, starts[i] + at.to(Int64) * t.stride[1])[0]
 
 
+@cute.kernel
+def _zero_tile(out: cute.Tensor):
+    rows, n = out.shape
+    thread, block = cute.arch.thread_idx()[0], cute.arch.block_idx()[0]
+    tiles_n = cute.ceil_div(n, TILE)
+    row0 = block // tiles_n * TILE + thread // TILE
+    column = block % tiles_n * TILE + thread % TILE
+    for i in cutlass.range_constexpr(TILE * TILE // THREADS):
+        row = row0 + i * (THREADS // TILE)
+        if (row < rows) & (column < n):
+            place = row.to(Int64) * out.stride[0] + column.to(Int64) * out.stride[1]
+            _at(out, place)[0] = out.element_type(0.0)
+
+
+@cute.jit
+def _zero(launch: Int32, out: cute.Tensor, stream):
+    tiles = cute.ceil_div(out.shape[0], TILE) * cute.ceil_div(out.shape[1], TILE)
+    if (launch != 0) & (tiles > 0):
+        _zero_tile(out).launch(grid=[tiles, 1, 1], block=[THREADS, 1, 1], stream=stream)
+
+
 def _at(tensor: cute.Tensor, offset: Int64) -> cute.Tensor:
     """The element at an offset in elements."""
     return cute.make_tensor(tensor.iterator + offset, cute.make_layout(1))
@@ -287,3 +290,10 @@ def grouped_matmul(params: Mapping[str, Any]) -> KernelTemplate:
     stream = make_fake_stream(use_tvm_ffi_env_stream=True)
     arguments = (Int32(1), Int32(1), *head, stream, *tail)
     return KernelTemplate(SimtGrouped(params["mode"]), arguments, SMEM_BYTES)
+
+
+def zero(params: Mapping[str, Any]) -> KernelTemplate:
+    """Template ``moe.kernels.simt:zero``; param ``out_dtype``."""
+    out = operands.output(params, (cute.sym_int(), cute.sym_int()), AddressSpace.gmem)
+    stream = make_fake_stream(use_tvm_ffi_env_stream=True)
+    return KernelTemplate(_zero, (Int32(1), out, stream), 0)
