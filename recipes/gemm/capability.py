@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from cudnn_aot.compiler.planning.capability import Capability
 from cudnn_aot.recipes.gemm.facts import CAST, VALUE, GemmFacts
-from cudnn_aot.recipes.gemm.lowering import INT32_MAX, bounds, unmergeable_batch
+from cudnn_aot.recipes.gemm.lowering import unmergeable_batch
+from cudnn_aot.recipes.operand import INT32_MAX, bounds
 from cudnn_aot.recipes.pointwise import UNTRACED
 
 EPILOGUE_DTYPES = ("BFLOAT16", "HALF", "FLOAT")

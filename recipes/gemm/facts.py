@@ -15,12 +15,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cudnn_aot.compiler.graph.enums import scalar_type
 from cudnn_aot.compiler.graph.extents import Extent, Symbol, SymExpr, evaluate
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.graph.node import Node
 from cudnn_aot.compiler.graph.tensor import Tensor
 from cudnn_aot.compiler.planning.engine import Refusal
+from cudnn_aot.recipes.operand import Operand, dtype_name, in_words, solve
 from cudnn_aot.recipes.pointwise import TRUTH
 
 # Broadcast kinds of an epilogue input against the (m, n) result.
@@ -28,20 +28,6 @@ FULL, ROW, COL, SCALAR, VALUE = "full", "row", "col", "scalar", "value"
 
 # The op that rounds a value to the type of the tensor that it is read through.
 CAST = "cast"
-
-
-@dataclass(frozen=True, slots=True)
-class Operand:
-    """A tensor that the caller binds, with its declaration."""
-
-    uid: int
-    name: str
-    dtype: str
-    dim: tuple[Extent, ...]
-    stride: tuple[Extent, ...]
-    optional: bool = False
-    value: float | None = None  # default of a pass-by-value scalar
-    constant: bool = False  # a number that no call can change
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +105,6 @@ class GemmFacts:
         """The values of all symbols for which `extents_at` gives these extents; None where there
         are none, or extents do not tell one.
         """
-        values: dict[str, int] = {}
         fixed = math.prod([extent for extent in self.batch if isinstance(extent, int)])
         open_batch = [extent for extent in self.batch if isinstance(extent, SymExpr)]
         told: list[tuple[Extent, int | None]] = [
@@ -127,14 +112,8 @@ class GemmFacts:
         ]
         if len(open_batch) == 1 and fixed:
             told.append((open_batch[0], extents.get("batch", 0) // fixed))
-        for extent, value in told:
-            if isinstance(extent, SymExpr) and len(extent.symbols) == 1 and value is not None:
-                values.setdefault(extent.symbols[0], value // extent.coef)
-        if values.keys() != self.symbols.keys():
-            return None
-        if any(symbol.refuse(values[name]) for name, symbol in self.symbols.items()):
-            return None
-        return values if self.extents_at(values) == extents else None
+        values = solve(told, self.symbols)
+        return values if values is not None and self.extents_at(values) == extents else None
 
     @property
     def layout_class(self) -> str:
@@ -151,15 +130,15 @@ class GemmFacts:
             name: str(extent) for name, extent in zip("MNK", (self.m, self.n, self.k), strict=True)
         }
         described["batch"] = " x ".join(map(str, self.batch)) or "1"
-        described["A"] = _described(self.a)
-        described["B"] = _described(self.b)
+        described["A"] = str(self.a)
+        described["B"] = str(self.b)
         described["majors"] = "A {}-major, B {}-major".format(*(self.majors() or ("no", "no")))
         described["epilogue"] = " ".join(node.op for node in self.epilogue.nodes) or "none"
         for operand, kind in self.epilogue.inputs:
-            described[f"epilogue input {operand.name!r}"] = f"{kind}, {_described(operand)}"
+            described[f"epilogue input {operand.name!r}"] = f"{kind}, {operand}"
         for operand, _ in self.epilogue.outputs:
             optional = "optional, " if operand.optional else ""
-            described[f"output {operand.name!r}"] = optional + _described(operand)
+            described[f"output {operand.name!r}"] = f"{optional}{operand}"
         described["accumulates in"] = "/".join(self.compute_dtypes)
         return described
 
@@ -167,10 +146,6 @@ class GemmFacts:
 def _unit_axis(operand: Operand, names: Mapping[int, str]) -> str | None:
     unit = [name for axis, name in names.items() if operand.stride[axis] == 1]
     return unit[0] if unit else None
-
-
-def _described(operand: Operand) -> str:
-    return f"{operand.dtype} {_shape(operand.dim)} stride {_shape(operand.stride)}"
 
 
 def analyze(graph: Graph) -> GemmFacts | Refusal:
@@ -197,8 +172,8 @@ def analyze(graph: Graph) -> GemmFacts | Refusal:
     if isinstance(epilogue, Refusal):
         return epilogue
     return GemmFacts(
-        a=_operand(a),
-        b=_operand(b),
+        a=Operand.of(a),
+        b=Operand.of(b),
         batch=tuple(result.dim[:-2]),
         m=result.dim[-2],
         n=result.dim[-1],
@@ -209,28 +184,10 @@ def analyze(graph: Graph) -> GemmFacts | Refusal:
     )
 
 
-def _dtype(data_type: Any) -> str:
-    return str(data_type.name)
-
-
 def _compute_dtype(node: Node) -> str:
     """Type of the node's arithmetic; truth values are the same in BOOLEAN and in FLOAT."""
-    dtype = _dtype(node.compute_data_type)
+    dtype = dtype_name(node.compute_data_type)
     return "FLOAT" if dtype == "BOOLEAN" and node.op in TRUTH else dtype
-
-
-def _operand(tensor: Tensor) -> Operand:
-    value = tensor.pass_by_value
-    return Operand(
-        uid=tensor.uid,
-        name=tensor.name,
-        dtype=_dtype(tensor.data_type),
-        dim=tuple(tensor.dim),
-        stride=tuple(tensor.stride),
-        optional=bool(tensor.is_optional),
-        value=None if value is None else float(value),
-        constant=tensor.scalar_type is scalar_type.COMPILE_TIME_CONST,
-    )
 
 
 def _epilogue(graph: Graph, matmul: Node, result: Tensor) -> Epilogue | Refusal:
@@ -248,7 +205,7 @@ def _epilogue(graph: Graph, matmul: Node, result: Tensor) -> Epilogue | Refusal:
             if isinstance(kind, Refusal):
                 return kind
             input_index[tensor.uid] = len(inputs) + 1
-            inputs.append((_operand(tensor), kind))
+            inputs.append((Operand.of(tensor), kind))
 
     nodes: list[EpilogueNode] = []
     values: dict[
@@ -257,7 +214,7 @@ def _epilogue(graph: Graph, matmul: Node, result: Tensor) -> Epilogue | Refusal:
 
     def define(tensor: Tensor, value: int, op: str) -> None:
         """A value read through a tensor is rounded to the tensor's dtype."""
-        dtype = _dtype(tensor.data_type)
+        dtype = dtype_name(tensor.data_type)
         if dtype != "FLOAT" and not (dtype == "BOOLEAN" and op in TRUTH):
             nodes.append(EpilogueNode(CAST, (value,), (("dtype", dtype),)))
             value = len(inputs) + len(nodes)
@@ -277,11 +234,11 @@ def _epilogue(graph: Graph, matmul: Node, result: Tensor) -> Epilogue | Refusal:
     for tensor in outputs:
         if tuple(tensor.dim) != tuple(result.dim):
             return Refusal(
-                f"output {tensor.name!r} has extents {_shape(tensor.dim)}, "
-                f"want those of the matmul's result {_shape(result.dim)}"
+                f"output {tensor.name!r} has extents {in_words(tensor.dim)}, "
+                f"want those of the matmul's result {in_words(result.dim)}"
             )
     return Epilogue(
-        tuple(inputs), tuple(nodes), tuple((_operand(t), values[id(t)]) for t in outputs)
+        tuple(inputs), tuple(nodes), tuple((Operand.of(t), values[id(t)]) for t in outputs)
     )
 
 
@@ -315,8 +272,8 @@ def _broadcast_kind(tensor: Tensor, result: Tensor) -> str | Refusal:
         have not in (1, want) for have, want in zip(padded, result.dim, strict=True)
     ):
         return Refusal(
-            f"input {tensor.name!r} has extents {_shape(tensor.dim)}, which do not spread over "
-            f"the matmul's result {_shape(result.dim)}"
+            f"input {tensor.name!r} has extents {in_words(tensor.dim)}, which do not spread over "
+            f"the matmul's result {in_words(result.dim)}"
         )
     over_m, over_n = (have == want for have, want in zip(padded[-2:], result.dim[-2:], strict=True))
     if over_m and over_n and padded[-2] != 1:
@@ -326,7 +283,3 @@ def _broadcast_kind(tensor: Tensor, result: Tensor) -> str | Refusal:
     if over_m and padded[-2] != 1:
         return COL
     return SCALAR
-
-
-def _shape(dim: Any) -> str:
-    return "[" + ", ".join(str(extent) for extent in dim) + "]"

@@ -16,9 +16,9 @@ from typing import Any
 from cudnn_aot.cache.spec import Frozen, KernelSpec
 from cudnn_aot.compiler.graph.extents import Extent, Symbol, SymExpr, extent_expr
 from cudnn_aot.compiler.planning import expressions as ex
-from cudnn_aot.recipes.gemm.facts import VALUE, Epilogue, GemmFacts, Operand
+from cudnn_aot.recipes.gemm.facts import VALUE, Epilogue, GemmFacts
+from cudnn_aot.recipes.operand import INT32_MAX, Operand, bounds
 
-INT32_MAX = 2**31 - 1
 DTYPE_BYTES = {"FLOAT": 4, "HALF": 2, "BFLOAT16": 2}
 
 Json = dict[str, Any]
@@ -43,17 +43,6 @@ def problem(facts: GemmFacts) -> Problem:
         k=extent_expr(facts.k),
         batch=ex.mul(*(extent_expr(extent) for extent in facts.batch)),
     )
-
-
-def bounds(extent: Extent, symbols: Mapping[str, Symbol]) -> tuple[int, int]:
-    """Smallest and largest value of an extent over the declared ranges of its symbols."""
-    if not isinstance(extent, SymExpr):
-        return extent, extent
-    low = high = extent.coef
-    for name in extent.symbols:
-        low *= symbols[name].min
-        high *= symbols[name].max
-    return low, high
 
 
 def is_multiple(extent: Extent, of: int, symbols: Mapping[str, Symbol]) -> bool:
