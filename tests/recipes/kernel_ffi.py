@@ -9,7 +9,13 @@ import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 
-DTYPE_CODES = {"FLOAT": (2, 32), "HALF": (2, 16), "BFLOAT16": (4, 16), "INT32": (0, 32)}
+DTYPE_CODES = {
+    "FLOAT": (2, 32),
+    "HALF": (2, 16),
+    "BFLOAT16": (4, 16),
+    "INT32": (0, 32),
+    "DOUBLE": (2, 64),
+}
 CPU, CUDA = 1, 2
 _INT, _FLOAT, _TENSOR = 1, 3, 7
 
