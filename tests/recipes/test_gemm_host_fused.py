@@ -9,10 +9,11 @@ import json
 import subprocess
 from pathlib import Path
 
+import gemm_graphs
 import ml_dtypes
 import numpy as np
 import pytest
-from cli_process import run_cli
+from cli_process import run_cli, write_graph
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_ffi import Buffer, Kernel
@@ -273,6 +274,10 @@ def store(tmp_path_factory):
     files = [folder / f"{name}.json" for name in EXTENTS]
     for path in files:
         path.write_text(smaller(path.stem, EXTENTS[path.stem]))
+    any_rows = {"M": {"min": 0, "max": 64}}
+    folds = [("ADD", "m"), ("MIN", "mn"), ("AVG", "n")]
+    graph = gemm_graphs.reduced("folds", "M", 33, 40, folds, batch=2, symbols=any_rows)
+    files.append(write_graph(folder, graph))
     done = run_cli("build", *files, "--target", "cpu", "--store", folder / "store")
     assert done.returncode == 0, done.stderr
     return folder / "store"
@@ -284,3 +289,10 @@ def test_graphs_of_the_frontend(store, name):
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)["runs"]
     assert row["correct"] and row["worst_error"] <= 1.0
+
+
+@pytest.mark.parametrize("rows", [0, 1, 21])
+def test_folds_of_any_number_of_rows(store, rows):
+    """The table sends a call without rows to the kernel, which writes what is left of none."""
+    done = run_cli("run", "folds", "-t", "cpu", "--symbol", f"M={rows}", "--store", store)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -98,9 +98,12 @@ def menu() -> dict[str, dict]:
 
 
 def every_fold() -> dict:
-    """Every reduction of one value, along every axis."""
-    reduced = [{"mode": mode, "axes": axes} for mode in FOLDED for axes in ("m", "n", "mn")]
-    outputs = [{"value": 0, "dtype": "FLOAT", "reduce": each} for each in reduced]
+    """Every reduction of one value, some along rows, some along columns, some along both."""
+    reduced = zip(FOLDED, itertools.cycle(("m", "n", "mn")), strict=False)
+    outputs = [
+        {"value": 0, "dtype": "FLOAT", "reduce": {"mode": mode, "axes": axes}}
+        for mode, axes in reduced
+    ]
     return {"inputs": [], "nodes": [], "outputs": outputs}
 
 

@@ -151,10 +151,7 @@ class SimtMatmul:
         values.store(fold.map(DEVICE, value))
         # A fold along N keeps rows, the others keep columns.
         kept, other = (0, 1) if axes == "n" else (1, 0)
-        mine, folded = (
-            (thread // LANES, thread % LANES)[kept],
-            (thread // LANES, thread % LANES)[other],
-        )
+        place = (thread // LANES, thread % LANES)  # of the thread's values, in steps of BLOCK
         inside = [
             [x < extent for x in coordinates]
             for coordinates, extent in zip((block.rows, block.columns), block.extents, strict=True)
@@ -166,7 +163,7 @@ class SimtMatmul:
             left[PATTERN[e][kept]] = fold.combine(DEVICE, left[PATTERN[e][kept]], x)
         cute.arch.sync_threads()
         for i in cutlass.range_constexpr(BLOCK):
-            smem[mine * BLOCK + i, folded] = left[i]
+            smem[place[kept] * BLOCK + i, place[other]] = left[i]
         cute.arch.sync_threads()
         tile = [coordinates[0] // TILE for coordinates in (block.rows, block.columns)]
         if thread < TILE:
@@ -176,9 +173,9 @@ class SimtMatmul:
             if cutlass.const_expr(axes == "mn"):
                 smem[thread, 0] = total
             else:
-                place = tile[kept] * TILE + thread
-                if place < block.extents[kept]:
-                    self.write(partials, tile[other], place, block.batch, total)
+                at = tile[kept] * TILE + thread
+                if at < block.extents[kept]:
+                    self.write(partials, tile[other], at, block.batch, total)
         if cutlass.const_expr(axes == "mn"):
             cute.arch.sync_threads()
             if thread == 0:
@@ -189,9 +186,9 @@ class SimtMatmul:
                 self.write(partials, tile[0] * across + tile[1], Int32(0), block.batch, total)
 
     def write(
-        self, partials: cute.Tensor, tile: Int32, place: Int32, batch: Int32, value: Float32
+        self, partials: cute.Tensor, tile: Int32, at: Int32, batch: Int32, value: Float32
     ) -> None:
-        offset = place.to(Int64) * partials.stride[1] + batch.to(Int64) * partials.stride[2]
+        offset = at.to(Int64) * partials.stride[1] + batch.to(Int64) * partials.stride[2]
         target = cute.make_tensor(partials.iterator + (offset + tile), cute.make_layout(1))
         target[0] = value
 
@@ -233,9 +230,9 @@ def matmul(params: Mapping[str, Any]) -> KernelTemplate:
     aux = operands.epilogue_inputs(epilogue, extents, space)
     outs = operands.epilogue_outputs(epilogue, extents, space, tma=False)
     for position, entry in enumerate(epilogue["outputs"]):
-        if kept := operands.reduced_axes(entry):
-            rows = {(0,): extents.n, (1,): extents.m, (0, 1): cute.sym_int()}[kept]
-            outs[position] = operands.partials((cute.sym_int(), rows, extents.batch), space)
+        if axes := operands.reduced_axes(entry):
+            kept = {(0,): extents.n, (1,): extents.m, (0, 1): cute.sym_int()}[axes]
+            outs[position] = operands.partials((cute.sym_int(), kept, extents.batch), space)
     stream = make_fake_stream(use_tvm_ffi_env_stream=True)
     function = SimtMatmul(params["products"], epilogue)
     smem_bytes = (1 + params["products"]) * SMEM_BYTES
