@@ -69,6 +69,7 @@ def test_the_command() -> None:
         "gemm.host.blocked": False,
         "gemm.sm90.gemv": True,
         "gemm.sm90.skinny": True,
+        "gemm.sm90.any_stride": True,
     }
     assert json.loads(run_cli("targets", "--engines", "--json").stdout)["target"] is None
     assert_one_line_error(run_cli("targets", "--engines", "h2000"), 2, "h2000", "h200")

@@ -424,7 +424,7 @@ def test_opt_in_flag_spellings_that_leave_it_off(standin, monkeypatch, text):
 @pytest.mark.parametrize("text", ["standin.one", "2", "all", "standin.young,gemm"])
 def test_an_opt_in_flag_that_names_no_such_engine_is_refused(standin, monkeypatch, text):
     monkeypatch.setenv(manifest.OPT_IN_VARIABLE, text)
-    with pytest.raises(UsageError, match=r"want 1, 0 or opt-in engines: standin\.young"):
+    with pytest.raises(UsageError, match=r"want 1, 0 or opt-in engines: .*standin\.young"):
         plan_list()
 
 
