@@ -94,6 +94,7 @@ FAMILIES: tuple[Family, ...] = (
             EngineSlot(1, "gemm.host.blocked", "gemm.host:GemmHostBlocked"),
             EngineSlot(2, "gemm.sm90.gemv", "gemm.stream:GemmSm90Gemv"),
             EngineSlot(3, "gemm.sm90.skinny", "gemm.stream:GemmSm90Skinny"),
+            EngineSlot(4, "gemm.sm90.any_stride", "gemm.any_stride:GemmSm90AnyStride", opt_in=True),
         ),
     ),
     Family(

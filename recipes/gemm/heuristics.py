@@ -22,7 +22,8 @@ from cudnn_aot.recipes.gemm import tma
 from cudnn_aot.recipes.gemm.config import GemmConfig, GemvConfig, SkinnyConfig
 from cudnn_aot.recipes.gemm.facts import GemmFacts
 
-SM90_PERSISTENT, SM90_GEMV, SM90_SKINNY = 20_000, 20_002, 20_003  # engine ids
+# Engine ids.
+SM90_PERSISTENT, SM90_GEMV, SM90_SKINNY, SM90_ANY_STRIDE = 20_000, 20_002, 20_003, 20_004
 Extents = dict[str, int]  # batch, m, n, k
 
 TILE_K = 64
@@ -111,7 +112,7 @@ def recommend(
     if kind == "A" and few and not facts.symbols:
         plans.append(few)
     for engine_id in offered:
-        if engine_id in STREAMS:
+        if engine_id in STREAMS or engine_id == SM90_ANY_STRIDE:
             continue
         if engine_id == SM90_PERSISTENT and (reason := tma.why_never(facts)):
             # Its other kernel has no schedule: all knobs build the same.
@@ -126,6 +127,8 @@ def recommend(
     if kind == "A":  # right for any rows, and best for none that the table does not name
         why = "behind what tiles do"
         plans += [PlanConfig(e, config, why) for e, config in STREAMS.items() if e in offered]
+    if SM90_ANY_STRIDE in offered:  # behind whatever moves more of the operands at a time
+        plans.append(PlanConfig(SM90_ANY_STRIDE, why="takes what others cannot; has no knobs"))
     return plans
 
 

@@ -17,10 +17,11 @@ from cudnn_aot.compiler.planning import expressions as ex
 from cudnn_aot.compiler.planning.engine import Lowering, Refusal
 from cudnn_aot.compiler.target.target import Target
 from cudnn_aot.recipes.gemm import lowering, tma
+from cudnn_aot.recipes.gemm.any_stride import add_any_stride_branch
 from cudnn_aot.recipes.gemm.capability import GemmCapability
 from cudnn_aot.recipes.gemm.config import GemvConfig, SkinnyConfig, StreamSchedule
 from cudnn_aot.recipes.gemm.facts import GemmFacts
-from cudnn_aot.recipes.gemm.sm90 import SM90, ScheduledEngine, add_any_stride_branch
+from cudnn_aot.recipes.gemm.sm90 import SM90, ScheduledEngine
 from cudnn_aot.recipes.operand import bounds
 
 

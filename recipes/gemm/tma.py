@@ -80,9 +80,7 @@ def why_not(facts: GemmFacts, outputs: Sequence[Operand]) -> str | None:
 def why_never(facts: GemmFacts) -> str | None:
     """None where the TMA kernel may serve some call, else the reason why it serves none."""
     reasons = [
-        why_not(facts, [operand for operand, _ in variant.outputs])
-        for variant in lowering.variants(facts)
-        if variant.outputs
+        why_not(facts, variant.operands) for variant in lowering.variants(facts) if variant.outputs
     ]
     return None if None in reasons else reasons[0]
 

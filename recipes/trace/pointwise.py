@@ -6,10 +6,12 @@ An epilogue is plain data (it is part of a kernel's key)::
      "nodes":   [[op, [value ids], {attributes}], ...],
      "outputs": [{"value": id, "dtype"}, ...]}
 
-Value 0 is the fp32 accumulator, values ``1..len(inputs)`` are the inputs widened to fp32, and each
-node adds one more. Everything is computed in fp32; ``cast`` rounds to a narrower dtype and back,
-which is what a port of that dtype does. A truth value is 1 or 0, and any number but 0 is true, NaN
-included: so is what a ``cast`` to BOOLEAN makes 1.
+Values are numbered: first the fp32 accumulators, one for each product, then the inputs widened to
+fp32, and each node adds one more. An output with ``"reduce": {"mode", "axes"}`` is not the value at
+every place but what a fold leaves of it along ``"m"``, ``"n"`` or ``"mn"``
+(``trace/reductions.py``). Everything is computed in fp32; ``cast`` rounds to a narrower dtype and
+back, which is what a port of that dtype does. A truth value is 1 or 0, and any number but 0 is
+true, NaN included: so is what a ``cast`` to BOOLEAN makes 1.
 
 The functions run while a kernel is traced. Their values are fp32 scalars or register vectors
 (``TensorSSA``); what the DSL spells differently on the device and on the host CPU goes through a
@@ -489,16 +491,17 @@ def apply_op(machine: Any, name: str, values: Sequence[Any], attributes: Mapping
 
 
 def apply(
-    epilogue: Mapping[str, Any], acc: Any, inputs: Sequence[Any], machine: Any = DEVICE
+    epilogue: Mapping[str, Any], accs: Sequence[Any], inputs: Sequence[Any], machine: Any = DEVICE
 ) -> list[Any]:
-    """The epilogue's output values, in fp32, in the order of its outputs.
+    """The epilogue's output values, in fp32, in the order of its outputs; of one that is reduced,
+    the values to reduce.
 
-    ``acc`` and ``inputs`` are fp32 scalars or vectors of one shape; a scalar input may stand beside
-    a vector ``acc``.
+    ``accs``, one for each product, and ``inputs`` are fp32 scalars or vectors of one shape; a
+    scalar input may stand beside vectors.
     """
     if len(inputs) != len(epilogue["inputs"]):
         raise ValueError(f"epilogue: got {len(inputs)} inputs, want {len(epilogue['inputs'])}")
-    values = [acc, *inputs]
+    values = [*accs, *inputs]
     for name, arguments, attributes in epilogue["nodes"]:
         for index in arguments:
             if not 0 <= index < len(values):

@@ -10,8 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 DTYPE_CODES = {
-    "FLOAT": (2, 32), "HALF": (2, 16), "BFLOAT16": (4, 16), "INT32": (0, 32), "INT64": (0, 64),
-}  # fmt: skip
+    "FLOAT": (2, 32),
+    "HALF": (2, 16),
+    "BFLOAT16": (4, 16),
+    "INT32": (0, 32),
+    "INT64": (0, 64),
+    "DOUBLE": (2, 64),
+}
 CPU, CUDA = 1, 2
 _INT, _FLOAT, _TENSOR = 1, 3, 7
 

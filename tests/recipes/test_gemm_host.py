@@ -54,11 +54,11 @@ CASTS = {
     "outputs": [{"value": v, "dtype": "FLOAT"} for v in range(1, 4)],
 }
 KERNELS = {
-    "float": {"ab_dtype": "FLOAT", "epilogue": plain("FLOAT")},
-    "half": {"ab_dtype": "HALF", "epilogue": plain("HALF")},
-    "bfloat16": {"ab_dtype": "BFLOAT16", "epilogue": plain("BFLOAT16")},
-    "chain": {"ab_dtype": "BFLOAT16", "epilogue": CHAIN},
-    "casts": {"ab_dtype": "FLOAT", "epilogue": CASTS},
+    "float": {"ab_dtype": "FLOAT", "products": 1, "epilogue": plain("FLOAT")},
+    "half": {"ab_dtype": "HALF", "products": 1, "epilogue": plain("HALF")},
+    "bfloat16": {"ab_dtype": "BFLOAT16", "products": 1, "epilogue": plain("BFLOAT16")},
+    "chain": {"ab_dtype": "BFLOAT16", "products": 1, "epilogue": CHAIN},
+    "casts": {"ab_dtype": "FLOAT", "products": 1, "epilogue": CASTS},
 }
 RUNTIME_SYMBOLS = {
     "TVMFFIErrorSetRaisedFromCStrParts",
