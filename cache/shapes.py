@@ -7,9 +7,9 @@ its own parser tells. Standard library only.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from cudnn_aot.cache.layout import is_digest
@@ -123,31 +123,68 @@ DOCUMENTS: Mapping[str, Any] = {
 
 def fault_of(kind: str, document: object) -> str | None:
     """Where a document of a kind departs from its shape: place, what is there, what is wanted."""
-    fault = _fault(document, DOCUMENTS[kind])
-    if fault is None:
+    if _is_right(kind)(document):
         return None
+    fault = _fault(document, DOCUMENTS[kind])
+    assert fault is not None
     place, say = fault
     return say(place.removeprefix("."))
 
 
-# Nearly every document is right, so a place is put into words on the way out of a wrong one alone.
+@functools.cache
+def _is_right(kind: str) -> Callable[[Any], bool]:
+    return _test(DOCUMENTS[kind])
+
+
+def _test(shape: Any) -> Callable[[Any], bool]:
+    """Whether a value has a shape, as one function: nearly every document is right."""
+    if isinstance(shape, str):
+        return _KINDS[shape][1]
+    if isinstance(shape, list):
+        of_item = _test(shape[0])
+        return lambda value: isinstance(value, list) and all(map(of_item, value))
+    if isinstance(shape, Each):
+        of_field = _test(shape.of)
+        return lambda value: (
+            isinstance(value, dict)
+            and all(map(_is_text, value))
+            and all(map(of_field, value.values()))
+        )
+    required = [(name, _test(s)) for name, s in shape.items() if not isinstance(s, Maybe)]
+    optional = [(name, _test(s.of)) for name, s in shape.items() if isinstance(s, Maybe)]
+
+    def is_right(value: Any) -> bool:
+        if not isinstance(value, dict):
+            return False
+        for name, test in required:
+            if name not in value or not test(value[name]):
+                return False
+        for name, test in optional:
+            if name in value and not test(value[name]):
+                return False
+        return True
+
+    return is_right
+
+
+# A place is put into words on the way out.
 _Fault = tuple[str, Callable[[str], str]]
 
 
 def _fault(value: Any, shape: Any) -> _Fault | None:
     if isinstance(shape, str):
         want, takes = _KINDS[shape]
-        return None if takes(value) else ("", partial(_says, value, want))
+        return None if takes(value) else ("", functools.partial(_says, value, want))
     if isinstance(shape, list):
         if not isinstance(value, list):
-            return "", partial(_says, value, "a list")
+            return "", functools.partial(_says, value, "a list")
         for at, item in enumerate(value):
             fault = _fault(item, shape[0])
             if fault is not None:
                 return f"[{at}]{fault[0]}", fault[1]
         return None
     if not isinstance(value, dict):
-        return "", partial(_says, value, "an object")
+        return "", functools.partial(_says, value, "an object")
     if isinstance(shape, Each):
         if not all(map(_is_text, value)):
             return "", "{}: a field's name is no text".format

@@ -12,9 +12,10 @@ import numpy as np
 
 from cudnn_aot.cache.jobs import available_memory_bytes
 from cudnn_aot.cli.table import format_bytes
-from cudnn_aot.compiler.graph.enums import data_type
-from cudnn_aot.compiler.graph.extents import evaluate
+from cudnn_aot.compiler.graph.enums import data_type, moe_grouped_matmul_mode
+from cudnn_aot.compiler.graph.extents import Extent, evaluate
 from cudnn_aot.compiler.graph.graph import Graph
+from cudnn_aot.compiler.graph.node import Node
 from cudnn_aot.compiler.graph.tensor import Tensor
 from cudnn_aot.compiler.reference.execute import execute, random_operands
 from cudnn_aot.compiler.reference.storage import from_storage, storage_dtype, to_storage
@@ -181,10 +182,16 @@ def compare(graph: Graph, operands: Operands, symbols: Mapping[str, int]) -> tup
 
 def matmul_flops(graph: Graph, symbols: Mapping[str, int]) -> float:
     """Multiply-adds of the graph's matmuls, counted as two operations each."""
-    total = 0.0
-    for node in graph.nodes:
-        if node.op == "matmul":
-            rows, columns = (evaluate(e, symbols) for e in node.outputs["C"].dim[-2:])
-            batch = float(np.prod([evaluate(e, symbols) for e in node.outputs["C"].dim[:-2]]))
-            total += 2.0 * batch * rows * columns * evaluate(node.inputs["A"].dim[-1], symbols)
-    return total
+    return 2.0 * sum(
+        math.prod(float(evaluate(extent, symbols)) for extent in _product(node))
+        for node in graph.nodes
+        if node.op in ("matmul", "moe_grouped_matmul")
+    )
+
+
+def _product(node: Node) -> tuple[Extent, ...]:
+    """The extents of all the products that a matmul adds up; every row counts as routed."""
+    if node.op == "matmul":
+        return (*node.outputs["C"].dim, node.inputs["A"].dim[-1])
+    routed = "token_index" if node.attr("mode") is moe_grouped_matmul_mode.GATHER else "token"
+    return (node.inputs[routed].dim[-2], *node.inputs["weight"].dim[-2:])

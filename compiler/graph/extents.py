@@ -10,6 +10,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import islice
 from typing import Any, TypeAlias
 
@@ -113,6 +114,7 @@ def make(coef: int, symbols: Iterable[str]) -> Extent:
     return SymExpr(coef, names) if names and coef else coef
 
 
+@lru_cache(maxsize=1024)  # the tensors of a graph say the same few
 def parse_extent(text: str) -> Extent:
     """Read ``"4096*M"``: non-negative integers and symbol names joined by ``*``."""
     if len(text) > MAX_TEXT:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from functools import lru_cache
+from typing import TYPE_CHECKING, cast
 
 from cudnn_aot.compiler.graph.dtypes import DTYPES
 from cudnn_aot.compiler.graph.enums import data_type, scalar_type, tensor_reordering
@@ -142,15 +143,16 @@ def _check_alignment(tensor: Tensor) -> None:
 
 def check_layouts(graph: Graph, tensors: Iterable[Tensor]) -> None:
     """Check extents and strides of `tensors`, which inference has completed."""
-    most = {name: symbol.max for name, symbol in graph.symbols.items()}
-    seen: dict[tuple[Any, ...], _Layout] = {}  # many tensors of a graph have one layout
+    most = tuple([(name, symbol.max) for name, symbol in graph.symbols.items()])
     for tensor in tensors:
         state = tensor.__dict__
         if tensor.dim or not graph.is_discarded(tensor):
-            fields = (tensor.dim, tensor.stride, tensor.data_type)
-            layout = seen.get(fields)
-            if layout is None:
-                layout = seen[fields] = _check_layout(tensor, most)
+            dtype = tensor.data_type
+            assert dtype is not None
+            try:
+                layout = _layout(tensor.dim, tensor.stride, dtype, most)
+            except InvalidGraphError as error:
+                raise InvalidGraphError(f"{tensor}: {error}") from None
             if "reordering_type" in state or "ragged_offset" in state:
                 _check_order(tensor)
             if not tensor.is_virtual:
@@ -204,16 +206,20 @@ class _Layout(Record):
 _LAYOUTS = {(o, c): _Layout(o, c) for o in (False, True) for c in (False, True)}
 
 
-def _check_layout(tensor: Tensor, most: Mapping[str, int]) -> _Layout:
+_Extents = tuple[Extent, ...]
+
+
+@lru_cache(maxsize=4096)  # many tensors have one layout, and many graphs of a model
+def _layout(
+    dim: _Extents, stride: _Extents, dtype: data_type, most: tuple[tuple[str, int], ...]
+) -> _Layout:
     """Check extents and strides alone; `most` is the largest value of every symbol."""
-    dim, stride = tensor.dim, tensor.stride
     if not 1 <= len(dim) <= MAX_RANK:
-        raise InvalidGraphError(f"{tensor}: got rank {len(dim)}, want 1 to {MAX_RANK}")
+        raise InvalidGraphError(f"got rank {len(dim)}, want 1 to {MAX_RANK}")
     if len(stride) != len(dim):
-        raise InvalidGraphError(
-            f"{tensor}: got {len(stride)} strides for {len(dim)} extents, want one each"
-        )
-    largest, steps = _numbers(tensor, dim, most), _numbers(tensor, stride, most)
+        raise InvalidGraphError(f"got {len(stride)} strides for {len(dim)} extents, want one each")
+    values = dict(most)
+    largest, steps = _numbers(dim, values), _numbers(stride, values)
     count = span = reach = 1
     overlaps = False
     for extent, step in zip(largest, steps, strict=True):
@@ -222,11 +228,9 @@ def _check_layout(tensor: Tensor, most: Mapping[str, int]) -> _Layout:
         if extent:
             span += (extent - 1) * step
         overlaps |= extent > 1 and step == 0
-    dtype = tensor.data_type
-    assert dtype is not None
     if max(span, count, reach) * DTYPES[dtype].bits // 8 > INT64_MAX:
         raise InvalidGraphError(
-            f"{tensor}: got dim {format_extents(dim)} and stride {format_extents(stride)}, "
+            f"got dim {format_extents(dim)} and stride {format_extents(stride)}, "
             "want fewer than 2**63 bytes"
         )
     return _LAYOUTS[overlaps and count > 0, slot_geometry(dim, stride, dtype) is None]
@@ -283,9 +287,7 @@ def _check_buffer(tensor: Tensor, graph: Graph, layout: _Layout) -> None:
         )
 
 
-def _numbers(
-    tensor: Tensor, extents: tuple[Extent, ...], values: Mapping[str, int]
-) -> Sequence[int]:
+def _numbers(extents: _Extents, values: Mapping[str, int]) -> Sequence[int]:
     """`extents` with the symbols' values."""
     if not any([isinstance(extent, SymExpr) for extent in extents]):  # mostly
         return cast("tuple[int, ...]", extents)
@@ -295,9 +297,7 @@ def _numbers(
             for name in extent.symbols:
                 if name not in values:
                     known = ", ".join(sorted(values)) or "none"
-                    raise InvalidGraphError(
-                        f"{tensor}: symbol {name!r} is not declared (declared: {known})"
-                    )
+                    raise InvalidGraphError(f"symbol {name!r} is not declared (declared: {known})")
             numbers.append(evaluate(extent, values))
         else:
             numbers.append(extent)

@@ -97,6 +97,17 @@ FAMILIES: tuple[Family, ...] = (
             EngineSlot(4, "gemm.sm90.any_stride", "gemm.any_stride:GemmSm90AnyStride", opt_in=True),
         ),
     ),
+    Family(
+        name="moe",
+        base_id=20_100,
+        anchors=("moe_grouped_matmul",),
+        analyzer="moe.facts:analyze",
+        heuristics="moe.heuristics:recommend",
+        engines=(
+            EngineSlot(0, "moe.sm90.any_stride", "moe.sm90:MoeSm90AnyStride", opt_in=True),
+            EngineSlot(1, "moe.host.blocked", "moe.host:MoeHostBlocked"),
+        ),
+    ),
 )
 
 

@@ -156,7 +156,7 @@ def _source_digest(recipes: tuple[str, ...]) -> str:
 
 def planner_sources(recipes: tuple[str, ...]) -> Iterator[tuple[str, Path]]:
     """Name and place of every source that decides a plan: planning, graph, target, the family's
-    recipes.
+    recipes, and what recipes share.
 
     Names are relative to their package, so that a wheel and a checkout agree.
     """
@@ -168,6 +168,8 @@ def planner_sources(recipes: tuple[str, ...]) -> Iterator[tuple[str, Path]]:
             name = f"{package}/{path.relative_to(root).as_posix()}"
             if "kernels" not in path.relative_to(root).parts and name not in NO_PLANNERS:
                 yield name, path
+    for path in sorted(_folder("recipes").glob("*.py")):
+        yield f"recipes/{path.name}", path
 
 
 def _folder(package: str) -> Path:

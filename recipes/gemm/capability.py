@@ -6,23 +6,28 @@ from dataclasses import dataclass
 from typing import Any
 
 from cudnn_aot.compiler.planning.capability import Capability
-from cudnn_aot.recipes.gemm.facts import CAST, VALUE, GemmFacts
-from cudnn_aot.recipes.gemm.lowering import INT32_MAX, bounds, unmergeable_batch
+from cudnn_aot.recipes.gemm.facts import CAST, VALUE, EpilogueOutput, GemmFacts
+from cudnn_aot.recipes.gemm.lowering import unmergeable_batch
+from cudnn_aot.recipes.operand import INT32_MAX, bounds
 from cudnn_aot.recipes.pointwise import UNTRACED
+from cudnn_aot.recipes.reductions import FOLDED, UNFOLDED
 
 EPILOGUE_DTYPES = ("BFLOAT16", "HALF", "FLOAT")
 FP8_DTYPES = ("FP8_E4M3", "FP8_E5M2")
 # Of A and B of a kernel that widens every element on its own, and of its epilogue's tensors.
 ANY_DTYPES = (*EPILOGUE_DTYPES, *FP8_DTYPES, "INT8")
+# Of what a reduction leaves: its second step stores no others.
+REDUCED_DTYPES = EPILOGUE_DTYPES
 # Each optional output doubles the kernels of a plan.
 MAX_OPTIONAL_OUTPUTS = 2
 # Kernel arguments beyond these would not fit the parameter space that the kernels assume.
 MAX_EPILOGUE_TENSORS = 12
 # The chain is traced into the kernel; beyond this, compile time and instruction cache suffer.
 MAX_EPILOGUE_NODES = 64
+# Each product has accumulators of its own in a thread's registers.
+MAX_PRODUCTS = 2
 # Sums of so many products of INT8 always fit INT32.
 MAX_INT8_K = INT32_MAX // 2**14
-
 
 FEATURES = (
     f"chain of any pointwise op but {', '.join(UNTRACED)}",
@@ -31,21 +36,38 @@ FEATURES = (
     "batch, broadcast or strided",
     "symbolic extents",
 )
-ANY_DTYPE_FEATURES = (
-    *FEATURES,
-    "A and B of different FP8 types",
-    "FP8 and INT8 in the epilogue, whose outputs saturate",
-    f"INT8 summed in INT32, K up to {MAX_INT8_K}",
-)
+
+# Of a row whose kernels take any strides: they widen every element on its own, have several
+# accumulators, and fold.
+ANY_STRIDE: dict[str, Any] = {
+    "dtypes": ANY_DTYPES,
+    "epilogue_dtypes": ANY_DTYPES,
+    "products": MAX_PRODUCTS,
+    "folds": True,
+    "features": (
+        *FEATURES,
+        f"{MAX_PRODUCTS} matmuls of one A",
+        f"reductions of the result along rows, columns or both: {', '.join(FOLDED)}",
+        "A and B of different FP8 types",
+        "FP8 and INT8 in the epilogue, whose outputs saturate",
+        f"INT8 summed in INT32, K up to {MAX_INT8_K}",
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GemmCapability(Capability[GemmFacts]):
-    """``dtypes`` are those of A and B, ``epilogue_dtypes`` those of every other tensor. Products of
-    INT8 are summed in INT32, all others in fp32.
+    """``dtypes`` are those of A and B. Products of INT8 are summed in INT32, all others in fp32.
+
+    Attributes:
+        epilogue_dtypes: those of every other tensor.
+        products: how many matmuls of one A a kernel computes at most.
+        folds: whether it reduces the result.
     """
 
     epilogue_dtypes: tuple[str, ...] = EPILOGUE_DTYPES
+    products: int = 1
+    folds: bool = False
     layouts: tuple[str, ...] = ("any strides",)
     features: tuple[str, ...] = FEATURES
 
@@ -56,21 +78,39 @@ class GemmCapability(Capability[GemmFacts]):
         if a not in self.dtypes:
             return f"dtype {a} is not in {'/'.join(self.dtypes)}"
         return (
-            _why_not_arithmetic(facts)
+            self._why_not_fused(facts)
+            or _why_not_arithmetic(facts)
             or _why_not_dtypes(facts, self.epilogue_dtypes)
             or _common_why_not(facts)
         )
 
+    def _why_not_fused(self, facts: GemmFacts) -> str | None:
+        count = facts.epilogue.products
+        if count > self.products:
+            return f"{count} matmuls of one A, want at most {self.products}"
+        for b in facts.other_b:
+            if b.dtype != facts.b.dtype:
+                return f"{facts.b.name!r} is {facts.b.dtype} and {b.name!r} is {b.dtype}, want one"
+        for output in facts.epilogue.outputs:
+            if (reduction := output.reduction) is None:
+                continue
+            if not self.folds:
+                return f"{output.operand.name!r} is a reduction of the result, want none"
+            if reduction.mode in UNFOLDED:
+                reason = UNFOLDED[reduction.mode]
+                return f"reduction {reduction.mode} is not folded by a kernel: {reason}"
+        return None
+
 
 def _why_not_arithmetic(facts: GemmFacts) -> str | None:
+    computes, accumulators = set(facts.compute_dtypes), set(facts.accumulators)
     if facts.a.dtype == "INT8":
-        if facts.accumulator != "INT32":
-            return f"compute data type {facts.accumulator} of a matmul of INT8 is not INT32"
+        if other := accumulators - {"INT32"}:
+            return f"compute data type {'/'.join(sorted(other))} of a matmul of INT8 is not INT32"
         if (k := bounds(facts.k, facts.symbols)[1]) > MAX_INT8_K:
             return f"K may reach {k}, want at most {MAX_INT8_K}: sums of INT8 products are INT32"
-        computes = set(facts.compute_dtypes)
     else:
-        computes = {facts.accumulator, *facts.compute_dtypes}
+        computes |= accumulators
     if computes - {"FLOAT"}:
         return f"compute data type {'/'.join(sorted(computes))} is not FLOAT"
     return None
@@ -79,7 +119,8 @@ def _why_not_arithmetic(facts: GemmFacts) -> str | None:
 def _why_not_dtypes(facts: GemmFacts, known: tuple[str, ...]) -> str | None:
     """Judges the types of the tensors of the epilogue.
 
-    INT32 is that of the matmul's own result alone: pointwise ops are fp32, which does not hold it.
+    INT32 is that of a matmul's own result alone: pointwise ops and reductions are fp32, which does
+    not hold it.
     """
     between = (*known, "BOOLEAN")  # truth values have no representation of their own at a call
     for node in facts.epilogue.nodes:
@@ -90,11 +131,18 @@ def _why_not_dtypes(facts: GemmFacts, known: tuple[str, ...]) -> str | None:
             return f"{operand.name!r} is {operand.dtype}, want one of {'/'.join(known)}"
         if kind == VALUE and operand.dtype != "FLOAT":
             return f"{operand.name!r} is a {operand.dtype} passed by value, want FLOAT"
-    for operand, value in facts.epilogue.outputs:
-        is_sum = value == 0 and operand.dtype == facts.accumulator
-        if operand.dtype not in known and not is_sum:
-            return f"{operand.name!r} is {operand.dtype}, want one of {'/'.join(known)}"
+    for output in facts.epilogue.outputs:
+        operand = output.operand
+        wanted = known if output.reduction is None else REDUCED_DTYPES
+        if operand.dtype not in wanted and not _is_sum(facts, output):
+            return f"{operand.name!r} is {operand.dtype}, want one of {'/'.join(wanted)}"
     return None
+
+
+def _is_sum(facts: GemmFacts, output: EpilogueOutput) -> bool:
+    """Whether an output is a matmul's own result, in the type that it is summed in."""
+    is_product = output.reduction is None and output.value < facts.epilogue.products
+    return is_product and output.operand.dtype == facts.accumulators[output.value]
 
 
 def _common_why_not(facts: GemmFacts) -> str | None:
@@ -102,24 +150,16 @@ def _common_why_not(facts: GemmFacts) -> str | None:
     for node in facts.epilogue.nodes:
         if node.op in UNTRACED:
             return f"op {node.op} is not traced into a kernel: {UNTRACED[node.op]}"
-    tensors = [*facts.epilogue.inputs, *facts.epilogue.outputs]
     if len(facts.epilogue.nodes) > MAX_EPILOGUE_NODES:
         count = len(facts.epilogue.nodes)
         return f"{count} pointwise steps after the matmul, want at most {MAX_EPILOGUE_NODES}"
-    if len(tensors) > MAX_EPILOGUE_TENSORS:
-        return f"{len(tensors)} epilogue tensors, want at most {MAX_EPILOGUE_TENSORS}"
-    optional = sum(operand.optional for operand, _ in facts.epilogue.outputs)
+    tensors = len(facts.epilogue.inputs) + len(facts.epilogue.outputs)
+    if tensors > MAX_EPILOGUE_TENSORS:
+        return f"{tensors} epilogue tensors, want at most {MAX_EPILOGUE_TENSORS}"
+    optional = sum(output.operand.optional for output in facts.epilogue.outputs)
     if optional > MAX_OPTIONAL_OUTPUTS:
         return f"{optional} optional outputs, want at most {MAX_OPTIONAL_OUTPUTS}"
     for name, extent in (("M", facts.m), ("N", facts.n), ("K", facts.k)):
         if bounds(extent, facts.symbols)[1] > INT32_MAX:
             return f"{name} may reach {bounds(extent, facts.symbols)[1]}, want at most {INT32_MAX}"
     return unmergeable_batch(facts)
-
-
-# Of every row of an engine whose kernel takes any strides and widens every element on its own.
-ANY_STRIDE: dict[str, Any] = {
-    "dtypes": ANY_DTYPES,
-    "epilogue_dtypes": ANY_DTYPES,
-    "features": ANY_DTYPE_FEATURES,
-}

@@ -1,8 +1,9 @@
-"""Facts of a GEMM graph: one matmul, and the pointwise DAG that follows it.
+"""Facts of a GEMM graph: matmuls of one A, the pointwise DAG that follows them, and reductions of
+what that gives.
 
 ``analyze`` is the family's one parse of a graph. It records what the graph *is*; whether an engine
 takes it is the business of that engine's capability rows. It refuses only what is no "matmul, then
-pointwise" graph at all.
+pointwise, then reductions" graph at all.
 
 Extents are in the kernels' terms: ``m, n, k`` of one matmul and the batch axes before them. An
 extent is an int or a ``SymExpr``.
@@ -13,40 +14,29 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
-from cudnn_aot.compiler.graph.enums import scalar_type
 from cudnn_aot.compiler.graph.extents import Extent, Symbol, SymExpr, evaluate
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.graph.node import Node
 from cudnn_aot.compiler.graph.tensor import Tensor
 from cudnn_aot.compiler.planning.engine import Refusal
+from cudnn_aot.recipes.operand import Operand, dtype_name, in_words, solve
 from cudnn_aot.recipes.pointwise import TRUTH
 
 # Broadcast kinds of an epilogue input against the (m, n) result.
 FULL, ROW, COL, SCALAR, VALUE = "full", "row", "col", "scalar", "value"
+
+# id(tensor) -> the node that computes it.
+_Producer: TypeAlias = Mapping[int, Node]
 
 # The op that rounds a value to the type of the tensor that it is read through.
 CAST = "cast"
 
 
 @dataclass(frozen=True, slots=True)
-class Operand:
-    """A tensor that the caller binds, with its declaration."""
-
-    uid: int
-    name: str
-    dtype: str
-    dim: tuple[Extent, ...]
-    stride: tuple[Extent, ...]
-    optional: bool = False
-    value: float | None = None  # default of a pass-by-value scalar
-    constant: bool = False  # a number that no call can change
-
-
-@dataclass(frozen=True, slots=True)
 class EpilogueNode:
-    """One pointwise op: ``args`` are value ids (0 is the accumulator, then the inputs, then the
+    """One pointwise op: ``args`` are value ids (the accumulators, then the inputs, then the
     nodes).
     """
 
@@ -55,53 +45,88 @@ class EpilogueNode:
     attrs: tuple[tuple[str, Any], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Epilogue:
-    """The pointwise DAG after the matmul, in single-assignment form and in an order of its own.
-
-    The order follows from the outputs by uid, so graphs that differ in names or in the order of
-    nodes share kernels. An epilogue equals itself alone: what is made of one is remembered by it,
-    and attributes 1 and 1.0, which are equal, give different kernels.
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """What an output folds: ``mode`` along ``axes``, which is ``"m"`` (a value per column),
+    ``"n"`` (a value per row) or ``"mn"`` (a value per matrix).
     """
 
+    mode: str
+    axes: str
+
+
+@dataclass(frozen=True, slots=True)
+class EpilogueOutput:
+    """A tensor that is written: a value at every place of the result, or what a reduction of it
+    leaves.
+    """
+
+    operand: Operand
+    value: int
+    reduction: Reduction | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Epilogue:
+    """The pointwise DAG after the matmuls, in single-assignment form and in an order of its own.
+
+    Values ``0..products - 1`` are the accumulators. The order, that of the products included,
+    follows from the outputs by uid, depth first and ports in order, so graphs that differ in names
+    or in the order of nodes share kernels. An epilogue equals itself alone: what is made of one is
+    remembered by it, and attributes 1 and 1.0, which are equal, give different kernels.
+    """
+
+    products: int
     inputs: tuple[tuple[Operand, str], ...]
     nodes: tuple[EpilogueNode, ...]
-    outputs: tuple[tuple[Operand, int], ...]
+    outputs: tuple[EpilogueOutput, ...]
+
+    @property
+    def reductions(self) -> tuple[Reduction, ...]:
+        """Those of the outputs."""
+        return tuple(output.reduction for output in self.outputs if output.reduction is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class GemmFacts:
     """What the graph computes, as numbers. No policy here.
 
-    ``accumulator`` is the type of the matmul's arithmetic, ``compute_dtypes`` are those of the
-    pointwise ops'.
+    ``b`` is that of the first product; each of ``other_b``, of the same extents, gives one more
+    with the same A. ``accumulators`` are the types of the products' arithmetic, one for each;
+    ``compute_dtypes`` are those of the other nodes'.
     """
 
     a: Operand
     b: Operand
+    other_b: tuple[Operand, ...]
     batch: tuple[Extent, ...]
     m: Extent
     n: Extent
     k: Extent
     epilogue: Epilogue
-    accumulator: str
+    accumulators: tuple[str, ...]
     compute_dtypes: tuple[str, ...]
     symbols: Mapping[str, Symbol] = field(hash=False)
 
     def operands(self) -> tuple[Operand, ...]:
         """Everything that a call binds, once, by ascending uid."""
         inputs = [operand for operand, _ in self.epilogue.inputs]
-        outputs = [operand for operand, _ in self.epilogue.outputs]
-        every = (self.a, self.b, *inputs, *outputs)
+        outputs = [output.operand for output in self.epilogue.outputs]
+        every = (self.a, *self.every_b, *inputs, *outputs)
         by_uid = {operand.uid: operand for operand in every if not operand.constant}
         return tuple(by_uid[uid] for uid in sorted(by_uid))
 
+    @property
+    def every_b(self) -> tuple[Operand, ...]:
+        """The B of each product, in order."""
+        return (self.b, *self.other_b)
+
     def majors(self) -> tuple[str, str] | None:
-        """Contiguous axis of A (``k`` or ``m``) and of B (``k`` or ``n``) as declared; None if one
-        has none.
+        """Contiguous axis of A (``k`` or ``m``) and of the first B (``k`` or ``n``) as declared;
+        None if one has none.
         """
         a_major = _unit_axis(self.a, {-1: "k", -2: "m"})
-        b_major = _unit_axis(self.b, {-2: "k", -1: "n"})
+        b_major = _unit_axis(self.b, _B_AXES)
         return None if a_major is None or b_major is None else (a_major, b_major)
 
     @property
@@ -124,7 +149,6 @@ class GemmFacts:
         """The values of all symbols for which `extents_at` gives these extents; None where there
         are none, or extents do not tell one.
         """
-        values: dict[str, int] = {}
         fixed = math.prod([extent for extent in self.batch if isinstance(extent, int)])
         open_batch = [extent for extent in self.batch if isinstance(extent, SymExpr)]
         told: list[tuple[Extent, int | None]] = [
@@ -132,23 +156,21 @@ class GemmFacts:
         ]
         if len(open_batch) == 1 and fixed:
             told.append((open_batch[0], extents.get("batch", 0) // fixed))
-        for extent, value in told:
-            if isinstance(extent, SymExpr) and len(extent.symbols) == 1 and value is not None:
-                values.setdefault(extent.symbols[0], value // extent.coef)
-        if values.keys() != self.symbols.keys():
-            return None
-        if any(symbol.refuse(values[name]) for name, symbol in self.symbols.items()):
-            return None
-        return values if self.extents_at(values) == extents else None
+        values = solve(told, self.symbols)
+        return values if values is not None and self.extents_at(values) == extents else None
 
     @property
     def layout_class(self) -> str:
         """What kernels are shared by, in words: types, majors, and the shape of the epilogue."""
         majors = "".join(self.majors() or ("?", "?"))
+        types = f"{self.a.dtype}x{self.b.dtype}"
+        for b in self.other_b:
+            types += f"+{b.dtype}"
+            majors += f"+{_unit_axis(b, _B_AXES) or '?'}"
         inputs = ",".join(f"{operand.dtype}:{kind}" for operand, kind in self.epilogue.inputs)
         chain = " ".join(node.op for node in self.epilogue.nodes if node.op != CAST)
-        outputs = ",".join(operand.dtype for operand, _ in self.epilogue.outputs)
-        return f"{self.a.dtype}x{self.b.dtype} {majors} [{inputs}] {chain} -> {outputs}"
+        outputs = ",".join(map(_output_class, self.epilogue.outputs))
+        return f"{types} {majors} [{inputs}] {chain} -> {outputs}"
 
     def describe(self) -> dict[str, Any]:
         """The facts in words, for a person."""
@@ -156,17 +178,25 @@ class GemmFacts:
             name: str(extent) for name, extent in zip("MNK", (self.m, self.n, self.k), strict=True)
         }
         described["batch"] = " x ".join(map(str, self.batch)) or "1"
-        described["A"] = _described(self.a)
-        described["B"] = _described(self.b)
+        described["A"] = str(self.a)
+        described["B"] = str(self.b)
         described["majors"] = "A {}-major, B {}-major".format(*(self.majors() or ("no", "no")))
+        for b in self.other_b:
+            major = _unit_axis(b, _B_AXES) or "no"
+            described[f"B of another product {b.name!r}"] = f"{b}, {major}-major"
         described["epilogue"] = " ".join(node.op for node in self.epilogue.nodes) or "none"
         for operand, kind in self.epilogue.inputs:
-            described[f"epilogue input {operand.name!r}"] = f"{kind}, {_described(operand)}"
-        for operand, _ in self.epilogue.outputs:
+            described[f"epilogue input {operand.name!r}"] = f"{kind}, {operand}"
+        for output in self.epilogue.outputs:
+            operand, reduction = output.operand, output.reduction
             optional = "optional, " if operand.optional else ""
-            described[f"output {operand.name!r}"] = optional + _described(operand)
-        described["accumulates in"] = self.accumulator
+            folded = f"{reduction.mode} along {reduction.axes}, " if reduction else ""
+            described[f"output {operand.name!r}"] = f"{optional}{folded}{operand}"
+        described["accumulates in"] = "/".join(dict.fromkeys(self.accumulators))
         return described
+
+
+_B_AXES = {-2: "k", -1: "n"}
 
 
 def _unit_axis(operand: Operand, names: Mapping[int, str]) -> str | None:
@@ -174,129 +204,207 @@ def _unit_axis(operand: Operand, names: Mapping[int, str]) -> str | None:
     return unit[0] if unit else None
 
 
-def _described(operand: Operand) -> str:
-    return f"{operand.dtype} {_shape(operand.dim)} stride {_shape(operand.stride)}"
+def _output_class(output: EpilogueOutput) -> str:
+    reduction = output.reduction
+    folded = f":{reduction.mode}/{reduction.axes}" if reduction else ""
+    return output.operand.dtype + folded
 
 
 def analyze(graph: Graph) -> GemmFacts | Refusal:
-    """Facts of ``graph``, or the reason why it is not one matmul followed by pointwise ops."""
-    matmuls = [node for node in graph.nodes if node.op == "matmul"]
-    if len(matmuls) != 1:
-        return Refusal(f"has {len(matmuls)} matmuls, want one matmul followed by pointwise ops")
-    (matmul,) = matmuls
+    """Facts of ``graph``, or the reason why it is not matmuls of one A, pointwise ops after them,
+    and reductions of what those give.
+    """
+    producer = {id(out): node for node in graph.nodes for out in node.outputs.values()}
     for node in graph.nodes:
-        if node is not matmul and not node.spec.is_pointwise:
-            return Refusal(f"node {node.name!r} is {node.op}, want matmul or pointwise ops")
-    a, b = matmul.inputs["A"], matmul.inputs["B"]
-    for port, tensor in (("A", a), ("B", b)):
-        if tensor.is_virtual or any(
-            tensor is out for node in graph.nodes for out in node.outputs.values()
-        ):
-            return Refusal(f"{port} of {matmul.name!r} is computed by a node, want a graph input")
-        if tensor.is_pass_by_value:
-            return Refusal(f"{port} of {matmul.name!r} is passed by value, want a tensor")
-    if padding := matmul.attrs.get("padding", 0.0):
-        return Refusal(f"{matmul.name!r} has padding {padding}, want 0")
-    result = matmul.outputs["C"]
-    epilogue = _epilogue(graph, matmul, result)
+        if node.op not in ("matmul", "reduction") and not node.spec.is_pointwise:
+            return Refusal(
+                f"node {node.name!r} is {node.op}, want matmul, pointwise ops or reductions"
+            )
+    outputs = [tensor for tensor in graph.outputs() if id(tensor) in producer]
+    order = _post_order(outputs, producer)
+    products = _products(graph, order)
+    if reason := _unlike(products, producer):
+        return Refusal(reason)
+    epilogue = _epilogue(order, outputs, products, producer)
     if isinstance(epilogue, Refusal):
         return epilogue
+    a, result = products[0].inputs["A"], products[0].outputs["C"]
+    b, *other_b = (Operand.of(matmul.inputs["B"]) for matmul in products)
     return GemmFacts(
-        a=_operand(a),
-        b=_operand(b),
+        a=Operand.of(a),
+        b=b,
+        other_b=tuple(other_b),
         batch=tuple(result.dim[:-2]),
         m=result.dim[-2],
         n=result.dim[-1],
         k=a.dim[-1],
         epilogue=epilogue,
-        accumulator=_compute_dtype(matmul),
+        accumulators=tuple(_compute_dtype(matmul) for matmul in products),
         compute_dtypes=tuple(
-            sorted({_compute_dtype(node) for node in graph.nodes if node is not matmul})
+            sorted({_compute_dtype(node) for node in graph.nodes if node.op != "matmul"})
         ),
         symbols=dict(graph.symbols),
     )
 
 
-def _dtype(data_type: Any) -> str:
-    return str(data_type.name)
+def _products(graph: Graph, order: list[Node]) -> list[Node]:
+    """The matmuls in the order in which outputs reach them, then those that none needs, by uid."""
+    matmuls = [node for node in graph.nodes if node.op == "matmul"]
+    place = {id(node): i for i, node in enumerate(order)}
+    return sorted(
+        matmuls, key=lambda node: (place.get(id(node), len(order)), node.outputs["C"].uid)
+    )
+
+
+def _unlike(products: list[Node], producer: _Producer) -> str | None:
+    """The reason why these matmuls are not products of one A by matrices of the same extents."""
+    first = products[0]
+    for matmul in products:
+        a, b = matmul.inputs["A"], matmul.inputs["B"]
+        for port, tensor in (("A", a), ("B", b)):
+            if tensor.is_virtual or id(tensor) in producer:
+                return f"{port} of {matmul.name!r} is computed by a node, want a graph input"
+            if tensor.is_pass_by_value:
+                return f"{port} of {matmul.name!r} is passed by value, want a tensor"
+        if padding := matmul.attrs.get("padding", 0.0):
+            return f"{matmul.name!r} has padding {padding}, want 0"
+        if a is not first.inputs["A"]:
+            return (
+                f"matmuls {first.name!r} and {matmul.name!r} read different A, "
+                f"{first.inputs['A'].name!r} and {a.name!r}: those of one A are fused"
+            )
+        if tuple(b.dim) != tuple(first.inputs["B"].dim):
+            return (
+                f"B of {matmul.name!r} has extents {in_words(b.dim)} and B of {first.name!r} has "
+                f"{in_words(first.inputs['B'].dim)}, want the same"
+            )
+    return None
 
 
 def _compute_dtype(node: Node) -> str:
     """Type of the node's arithmetic; truth values are the same in BOOLEAN and in FLOAT."""
-    dtype = _dtype(node.compute_data_type)
+    dtype = dtype_name(node.compute_data_type)
     return "FLOAT" if dtype == "BOOLEAN" and node.op in TRUTH else dtype
 
 
-def _operand(tensor: Tensor) -> Operand:
-    value = tensor.pass_by_value
-    return Operand(
-        uid=tensor.uid,
-        name=tensor.name,
-        dtype=_dtype(tensor.data_type),
-        dim=tuple(tensor.dim),
-        stride=tuple(tensor.stride),
-        optional=bool(tensor.is_optional),
-        value=None if value is None else float(value),
-        constant=tensor.scalar_type is scalar_type.COMPILE_TIME_CONST,
-    )
-
-
-def _epilogue(graph: Graph, matmul: Node, result: Tensor) -> Epilogue | Refusal:
-    producer = {id(out): node for node in graph.nodes for out in node.outputs.values()}
-    outputs = [t for t in graph.outputs() if id(t) in producer]
-    order = _post_order(outputs, producer, matmul)
-
-    inputs: list[tuple[Operand, str]] = []
-    input_index: dict[int, int] = {}
-    for node in order:
-        for tensor in node.inputs.values():
-            if id(tensor) in producer or tensor.uid in input_index:
-                continue
-            kind = _broadcast_kind(tensor, result)
-            if isinstance(kind, Refusal):
-                return kind
-            input_index[tensor.uid] = len(inputs) + 1
-            inputs.append((_operand(tensor), kind))
-
+def _epilogue(
+    order: list[Node], outputs: list[Tensor], products: list[Node], producer: _Producer
+) -> Epilogue | Refusal:
+    result = products[0].outputs["C"]
+    pointwise = [node for node in order if node.spec.is_pointwise]
+    inputs = _inputs(pointwise, result, producer)
+    if isinstance(inputs, Refusal):
+        return inputs
     nodes: list[EpilogueNode] = []
-    values: dict[
-        int, int
-    ] = {}  # id(tensor) -> value id, after the rounding of the tensor's own dtype
+    first_node = len(products) + len(inputs)
+    # id(tensor) -> value id, after the rounding of the tensor's own dtype
+    values = {id(tensor): len(products) + i for i, (tensor, _) in enumerate(inputs)}
+
+    def append(op: str, args: tuple[int, ...], attrs: tuple[tuple[str, Any], ...]) -> int:
+        nodes.append(EpilogueNode(op, args, attrs))
+        return first_node + len(nodes) - 1
 
     def define(tensor: Tensor, value: int, node: Node) -> None:
         """A value read through a tensor is rounded to the tensor's dtype."""
-        dtype = _dtype(tensor.data_type)
+        dtype = dtype_name(tensor.data_type)
         if dtype != _compute_dtype(node) and not (dtype == "BOOLEAN" and node.op in TRUTH):
-            nodes.append(EpilogueNode(CAST, (value,), (("dtype", dtype),)))
-            value = len(inputs) + len(nodes)
+            value = append(CAST, (value,), (("dtype", dtype),))
         values[id(tensor)] = value
 
-    define(result, 0, matmul)
-    for node in order:
-        args = tuple(
-            values[id(tensor)] if id(tensor) in producer else input_index[tensor.uid]
-            for tensor in node.inputs.values()
-        )
+    for index, matmul in enumerate(products):
+        define(matmul.outputs["C"], index, matmul)
+    for node in pointwise:
+        for tensor in node.inputs.values():
+            if id(tensor) not in values:
+                return Refusal(
+                    f"node {node.name!r} reads {tensor.name!r}, which a reduction gives: it is "
+                    "known only when the whole result of the matmul is"
+                )
+        args = tuple(values[id(tensor)] for tensor in node.inputs.values())
         attrs = tuple(sorted((k, v) for k, v in node.attrs.items() if v is not None))
-        nodes.append(EpilogueNode(node.op, args, attrs))
         (out,) = node.outputs.values()
-        define(out, len(inputs) + len(nodes), node)
+        define(out, append(node.op, args, attrs), node)
 
+    written: list[EpilogueOutput] = []
     for tensor in outputs:
-        if tuple(tensor.dim) != tuple(result.dim):
-            return Refusal(
-                f"output {tensor.name!r} has extents {_shape(tensor.dim)}, "
-                f"want those of the matmul's result {_shape(result.dim)}"
-            )
-    return Epilogue(
-        tuple(inputs), tuple(nodes), tuple((_operand(t), values[id(t)]) for t in outputs)
-    )
+        read, reduction = _read(tensor, result, producer)
+        if isinstance(reduction, Refusal):
+            return reduction
+        written.append(EpilogueOutput(Operand.of(tensor), values[id(read)], reduction))
+    kept = tuple((Operand.of(tensor), kind) for tensor, kind in inputs)
+    return Epilogue(len(products), kept, tuple(nodes), tuple(written))
 
 
-def _post_order(outputs: list[Tensor], producer: dict[int, Node], matmul: Node) -> list[Node]:
-    """Pointwise nodes that reach an output: depth first from the outputs by uid, ports in order."""
+def _inputs(
+    pointwise: list[Node], result: Tensor, producer: _Producer
+) -> list[tuple[Tensor, str]] | Refusal:
+    """The graph inputs of these nodes, each once, with how they spread over the result."""
+    tensors = [tensor for node in pointwise for tensor in node.inputs.values()]
+    inputs: list[tuple[Tensor, str]] = []
+    for tensor in {id(tensor): tensor for tensor in tensors}.values():
+        if id(tensor) in producer:
+            continue
+        kind = _broadcast_kind(tensor, result)
+        if isinstance(kind, Refusal):
+            return kind
+        inputs.append((tensor, kind))
+    return inputs
+
+
+def _read(
+    tensor: Tensor, result: Tensor, producer: _Producer
+) -> tuple[Tensor, Reduction | Refusal | None]:
+    """The tensor whose value an output has at every place, and the reduction of it, if any."""
+    node = producer[id(tensor)]
+    if node.op == "reduction":
+        return node.inputs["input"], _reduction(node, result, producer)
+    if tuple(tensor.dim) != tuple(result.dim):
+        return tensor, Refusal(
+            f"output {tensor.name!r} has extents {in_words(tensor.dim)}, "
+            f"want those of the matmul's result {in_words(result.dim)}"
+        )
+    return tensor, None
+
+
+def _reduction(node: Node, result: Tensor, producer: _Producer) -> Reduction | Refusal:
+    """What a reduction folds. An axis of one element is folded where the output may have it, which
+    changes no mode's value.
+    """
+    tensor, out = node.inputs["input"], node.outputs["OUT_0"]
+    want = tuple(result.dim)
+    if "group_offset" in node.inputs:
+        return Refusal(f"reduction {node.name!r} has groups, want one value of whole rows, columns")
+    if id(tensor) not in producer:
+        return Refusal(f"reduction {node.name!r} reads {tensor.name!r}, want what a node computes")
+    if producer[id(tensor)].op == "reduction":
+        return Refusal(
+            f"reduction {node.name!r} reads {tensor.name!r}, the result of a reduction: "
+            "reduce along both axes at once"
+        )
+    if tuple(tensor.dim) != want:
+        return Refusal(
+            f"reduction {node.name!r} reads {tensor.name!r} of extents {in_words(tensor.dim)}, "
+            f"want those of the matmul's result {in_words(want)}"
+        )
+    if tuple(out.dim[:-2]) != want[:-2]:
+        return Refusal(
+            f"reduction {node.name!r} gives extents {in_words(out.dim)}, want the batch of the "
+            f"matmul's result {in_words(want)}: each matrix is reduced alone"
+        )
+    pairs = list(zip(out.dim[-2:], want[-2:], strict=True))
+    axes = "".join(axis for axis, (have, _) in zip("mn", pairs, strict=True) if have == 1)
+    if not axes or any(have not in (1, extent) for have, extent in pairs):
+        return Refusal(
+            f"reduction {node.name!r} gives extents {in_words(out.dim)} of a result "
+            f"{in_words(want)}, want 1 row, 1 column or both"
+        )
+    return Reduction(node.attrs["mode"].name, axes)
+
+
+def _post_order(outputs: list[Tensor], producer: _Producer) -> list[Node]:
+    """The nodes that reach an output: depth first from the outputs by uid, ports in order."""
     order: list[Node] = []
-    done: set[int] = {id(matmul)}
+    done: set[int] = set()
     stack = [(producer[id(tensor)], False) for tensor in reversed(outputs)]
     while stack:
         node, expanded = stack.pop()
@@ -323,8 +431,8 @@ def _broadcast_kind(tensor: Tensor, result: Tensor) -> str | Refusal:
         have not in (1, want) for have, want in zip(padded, result.dim, strict=True)
     ):
         return Refusal(
-            f"input {tensor.name!r} has extents {_shape(tensor.dim)}, which do not spread over "
-            f"the matmul's result {_shape(result.dim)}"
+            f"input {tensor.name!r} has extents {in_words(tensor.dim)}, which do not spread over "
+            f"the matmul's result {in_words(result.dim)}"
         )
     over_m, over_n = (have == want for have, want in zip(padded[-2:], result.dim[-2:], strict=True))
     if over_m and over_n and padded[-2] != 1:
@@ -334,7 +442,3 @@ def _broadcast_kind(tensor: Tensor, result: Tensor) -> str | Refusal:
     if over_m and padded[-2] != 1:
         return COL
     return SCALAR
-
-
-def _shape(dim: Any) -> str:
-    return "[" + ", ".join(str(extent) for extent in dim) + "]"

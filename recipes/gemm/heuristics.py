@@ -127,8 +127,8 @@ def recommend(
     if kind == "A":  # right for any rows, and best for none that the table does not name
         why = "behind what tiles do"
         plans += [PlanConfig(e, config, why) for e, config in STREAMS.items() if e in offered]
-    if SM90_ANY_STRIDE in offered:
-        plans.append(PlanConfig(SM90_ANY_STRIDE, why="behind every engine that takes less"))
+    if SM90_ANY_STRIDE in offered:  # behind whatever moves more of the operands at a time
+        plans.append(PlanConfig(SM90_ANY_STRIDE, why="takes what others cannot; has no knobs"))
     return plans
 
 

@@ -2,7 +2,7 @@
 
 Kernels see rank-3 tensors: A ``(M, K, L)``, B ``(N, K, L)``, epilogue inputs and outputs ``(M, N,
 L)``, where ``L`` is the product of the batch axes. A broadcast batch has ``L = 1``; broadcast axes
-of an epilogue input keep their extent and get stride 0.
+of an epilogue input, and those that an output is reduced along, keep their extent and get stride 0.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 from cudnn_aot.cache.spec import Frozen, KernelSpec
 from cudnn_aot.compiler.graph.extents import Extent, Symbol, SymExpr, extent_expr
 from cudnn_aot.compiler.planning import expressions as ex
-from cudnn_aot.recipes.gemm.facts import VALUE, Epilogue, GemmFacts, Operand
+from cudnn_aot.recipes.gemm.facts import VALUE, Epilogue, EpilogueOutput, GemmFacts
+from cudnn_aot.recipes.operand import INT32_MAX, Operand, bounds
 
-INT32_MAX = 2**31 - 1
 DTYPE_BYTES = {
     "FLOAT": 4,
     "HALF": 2,
@@ -28,6 +28,7 @@ DTYPE_BYTES = {
     "INT8": 1,
     "INT32": 4,
 }
+WORKSPACE_ALIGN_BYTES = 256
 
 Json = dict[str, Any]
 
@@ -53,17 +54,6 @@ def problem(facts: GemmFacts) -> Problem:
     )
 
 
-def bounds(extent: Extent, symbols: Mapping[str, Symbol]) -> tuple[int, int]:
-    """Smallest and largest value of an extent over the declared ranges of its symbols."""
-    if not isinstance(extent, SymExpr):
-        return extent, extent
-    low = high = extent.coef
-    for name in extent.symbols:
-        low *= symbols[name].min
-        high *= symbols[name].max
-    return low, high
-
-
 def is_multiple(extent: Extent, of: int, symbols: Mapping[str, Symbol]) -> bool:
     """Whether every value of ``extent`` in the declared domain is a multiple of ``of``."""
     if not isinstance(extent, SymExpr):
@@ -83,7 +73,7 @@ def operand_entries(facts: GemmFacts) -> list[Json]:
 
 @functools.lru_cache(maxsize=64)  # every range of a plan has the same
 def _operand_entries(operands: tuple[Operand, ...], epilogue: Epilogue) -> list[Json]:
-    outputs = {operand.uid for operand, _ in epilogue.outputs}
+    outputs = {output.operand.uid for output in epilogue.outputs}
     scalars = {operand.uid for operand, kind in epilogue.inputs if kind == VALUE}
     entries = []
     for operand in operands:
@@ -236,6 +226,14 @@ def result_view(facts: GemmFacts, p: Problem, operand: Operand) -> Json:
     }
 
 
+def output_view(facts: GemmFacts, p: Problem, output: EpilogueOutput) -> Json:
+    """An output over the full ``(M, N, L)``."""
+    view = result_view(facts, p, output.operand)
+    folded = output.reduction.axes if output.reduction else ""
+    strides = zip(("m", "n", "l"), view["stride"], strict=True)
+    return view | {"stride": [0 if axis in folded else stride for axis, stride in strides]}
+
+
 # --- epilogue variants ---------------------------------------------------------------------------
 
 
@@ -247,7 +245,12 @@ class Variant:
 
     guard: ex.Predicate
     absent: tuple[int, ...]
-    outputs: tuple[tuple[Operand, int], ...]
+    outputs: tuple[EpilogueOutput, ...]
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """The tensors of the outputs that are left."""
+        return tuple(output.operand for output in self.outputs)
 
     @property
     def name(self) -> str:
@@ -256,7 +259,8 @@ class Variant:
 
 def variants(facts: GemmFacts) -> Iterator[Variant]:
     """Every presence of the optional outputs, all bound first."""
-    optional = [operand for operand, _ in facts.epilogue.outputs if operand.optional]
+    written = (output.operand for output in facts.epilogue.outputs)
+    optional = [operand for operand in written if operand.optional]
     for bound in itertools.product((True, False), repeat=len(optional)):
         guards = [
             ex.present(operand.uid) if here else ex.negate(ex.present(operand.uid))
@@ -267,16 +271,17 @@ def variants(facts: GemmFacts) -> Iterator[Variant]:
         yield Variant(ex.all_of(*guards), tuple(sorted(absent)), outputs)
 
 
-def _bound(epilogue: Epilogue, absent: Collection[int]) -> tuple[tuple[Operand, int], ...]:
-    return tuple((o, value) for o, value in epilogue.outputs if o.uid not in absent)
+def _bound(epilogue: Epilogue, absent: Collection[int]) -> tuple[EpilogueOutput, ...]:
+    return tuple(output for output in epilogue.outputs if output.operand.uid not in absent)
 
 
 @dataclass(frozen=True, slots=True)
 class _Pruned:
-    """An epilogue without what the outputs left do not need: its inputs, and all of it as a
-    parameter of kernels.
+    """An epilogue without what the outputs left do not need: its products by number, its inputs,
+    and all of it as a parameter of kernels.
     """
 
+    products: tuple[int, ...]
     inputs: tuple[tuple[Operand, str], ...]
     params: Frozen
 
@@ -284,14 +289,17 @@ class _Pruned:
 @functools.lru_cache(maxsize=64)  # every range of a plan asks for the same
 def _pruned(epilogue: Epilogue, absent: tuple[int, ...]) -> _Pruned:
     inputs, nodes, outputs = epilogue.inputs, epilogue.nodes, _bound(epilogue, absent)
-    first_node = 1 + len(inputs)
-    needed = {value for _, value in outputs}
+    first_input = epilogue.products
+    first_node = first_input + len(inputs)
+    needed = {output.value for output in outputs}
     for index in range(len(nodes) - 1, -1, -1):
         if first_node + index in needed:
             needed.update(nodes[index].args)
-    kept_inputs = [i for i in range(len(inputs)) if 1 + i in needed]
+    products = [i for i in range(epilogue.products) if i in needed] or [0]
+    kept_inputs = [i for i in range(len(inputs)) if first_input + i in needed]
     kept_nodes = [i for i in range(len(nodes)) if first_node + i in needed]
-    old_ids = [0, *(1 + i for i in kept_inputs), *(first_node + i for i in kept_nodes)]
+    old_ids = products + [first_input + i for i in kept_inputs]
+    old_ids += [first_node + i for i in kept_nodes]
     renumber = {old: new for new, old in enumerate(old_ids)}
     params = {
         "inputs": [{"dtype": inputs[i][0].dtype, "kind": inputs[i][1]} for i in kept_inputs],
@@ -299,9 +307,16 @@ def _pruned(epilogue: Epilogue, absent: tuple[int, ...]) -> _Pruned:
             [nodes[i].op, [renumber[arg] for arg in nodes[i].args], dict(nodes[i].attrs)]
             for i in kept_nodes
         ],
-        "outputs": [{"value": renumber[value], "dtype": o.dtype} for o, value in outputs],
+        "outputs": [_output_param(output, renumber[output.value]) for output in outputs],
     }
-    return _Pruned(tuple(inputs[i] for i in kept_inputs), Frozen(params))
+    return _Pruned(tuple(products), tuple(inputs[i] for i in kept_inputs), Frozen(params))
+
+
+def _output_param(output: EpilogueOutput, value: int) -> Json:
+    param: Json = {"value": value, "dtype": output.operand.dtype}
+    if (reduction := output.reduction) is not None:
+        param["reduce"] = {"mode": reduction.mode, "axes": reduction.axes}
+    return param
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,13 +325,22 @@ class KernelParts:
 
     Attributes:
         epilogue: the parameter of that name, without what the outputs left do not need.
-        operands: the arguments A and B.
-        tail: the arguments for the epilogue's inputs, then for the outputs.
+        products: how many B there are.
+        operands: the arguments A, and B of each product.
+        inputs: the arguments for the epilogue's inputs.
+        outputs: those for its outputs.
     """
 
     epilogue: Frozen
+    products: int
     operands: list[Json]
-    tail: list[Json]
+    inputs: list[Json]
+    outputs: list[Json]
+
+    @property
+    def tail(self) -> list[Json]:
+        """The arguments behind A and B."""
+        return self.inputs + self.outputs
 
 
 def kernel_parts(facts: GemmFacts, variant: Variant) -> KernelParts:
@@ -326,18 +350,28 @@ def kernel_parts(facts: GemmFacts, variant: Variant) -> KernelParts:
 
 @functools.lru_cache(maxsize=64)
 def _kernel_parts(
-    facts: GemmFacts, absent: tuple[int, ...], outputs: tuple[tuple[Operand, int], ...]
+    facts: GemmFacts, absent: tuple[int, ...], outputs: tuple[EpilogueOutput, ...]
 ) -> KernelParts:
     pruned = _pruned(facts.epilogue, absent)
     p = problem(facts)
-    tail = [_input_arg(facts, p, operand, kind) for operand, kind in pruned.inputs]
-    tail += [result_view(facts, p, operand) for operand, _ in outputs]
-    return KernelParts(pruned.params, [a_view(facts.a, p), b_view(facts.b, p)], tail)
+    every_b = [b_view(facts.every_b[product], p) for product in pruned.products]
+    return KernelParts(
+        epilogue=pruned.params,
+        products=len(every_b),
+        operands=[a_view(facts.a, p), *every_b],
+        inputs=[_input_arg(facts, p, operand, kind) for operand, kind in pruned.inputs],
+        outputs=[output_view(facts, p, output) for output in outputs],
+    )
 
 
-def operand_dtypes(facts: GemmFacts) -> Json:
-    """The parameters of the kernels that take A and B of different types."""
-    return {"a_dtype": facts.a.dtype, "b_dtype": facts.b.dtype}
+def any_stride_params(facts: GemmFacts, parts: KernelParts) -> Json:
+    """The parameters of the kernels that take any strides."""
+    return {
+        "a_dtype": facts.a.dtype,
+        "b_dtype": facts.b.dtype,
+        "products": parts.products,
+        "epilogue": parts.epilogue,
+    }
 
 
 def _input_arg(facts: GemmFacts, p: Problem, operand: Operand, kind: str) -> Json:
@@ -363,9 +397,13 @@ class TableBuilder:
         self._add_empty_branch()
 
     def _add_empty_branch(self) -> None:
-        """A result without elements needs no step."""
-        p = problem(self.facts)
-        extents: list[tuple[ex.Expr, Extent]] = [(p.m, self.facts.m), (p.n, self.facts.n)]
+        """A result without elements needs no step, but for what is reduced: no element of it has
+        the mode's value of none.
+        """
+        p, reductions = problem(self.facts), self.facts.epilogue.reductions
+        folded = {axis for reduction in reductions for axis in reduction.axes}
+        matrix = (("m", p.m, self.facts.m), ("n", p.n, self.facts.n))
+        extents = [(expr, extent) for axis, expr, extent in matrix if axis not in folded]
         extents += [(extent_expr(extent), extent) for extent in self.facts.batch]
         empty = [
             ex.eq(expr, 0) for expr, extent in extents if bounds(extent, self.facts.symbols)[0] == 0

@@ -20,15 +20,13 @@ from cudnn_aot.compiler.planning.knobs import knob_type
 from cudnn_aot.compiler.target.target import Target
 from cudnn_aot.errors import cudnnGraphNotSupportedError
 from cudnn_aot.recipes.gemm import lowering, tma
+from cudnn_aot.recipes.gemm.any_stride import add_any_stride_branch
 from cudnn_aot.recipes.gemm.capability import GemmCapability
 from cudnn_aot.recipes.gemm.config import GemmConfig, Schedule
 from cudnn_aot.recipes.gemm.facts import GemmFacts
 from cudnn_aot.recipes.gemm.lowering import Json, KernelParts, TableBuilder, Variant
 
 TMA_TEMPLATE = "gemm.kernels.sm90:matmul"
-ANY_STRIDE_TEMPLATE = "gemm.kernels.simt:matmul"
-WORKSPACE_ALIGN_BYTES = 256
-
 
 # Of every row of an engine for Hopper.
 SM90: dict[str, Any] = {
@@ -87,7 +85,7 @@ def _add_tma_branch(
     parts: KernelParts,
     target: Target,
 ) -> None:
-    outputs = [operand for operand, _ in variant.outputs]
+    outputs = variant.operands
     layout, axes = facts.majors(), tma.unit_axes(facts)
     if layout is None or axes is None or tma.why_not(facts, outputs):
         return
@@ -162,8 +160,12 @@ def _split_k(facts: GemmFacts, config: GemmConfig) -> _SplitK:
             {"arg": "tensor", "slice": "counters", "dtype": "INT32", "dim": [tiles], "stride": [1]},
         ],
         workspace=[
-            {"name": "partials", "bytes": ex.mul(elements, 4), "align": WORKSPACE_ALIGN_BYTES},
-            {"name": "counters", "bytes": counters_bytes, "align": WORKSPACE_ALIGN_BYTES},
+            {
+                "name": "partials",
+                "bytes": ex.mul(elements, 4),
+                "align": lowering.WORKSPACE_ALIGN_BYTES,
+            },
+            {"name": "counters", "bytes": counters_bytes, "align": lowering.WORKSPACE_ALIGN_BYTES},
         ],
         fill={
             "step": "fill",
@@ -173,14 +175,3 @@ def _split_k(facts: GemmFacts, config: GemmConfig) -> _SplitK:
             "width": 4,
         },
     )
-
-
-def add_any_stride_branch(
-    builder: TableBuilder, facts: GemmFacts, variant: Variant, parts: KernelParts, target: Target
-) -> None:
-    """The branch that takes what none before it does."""
-    params = {**lowering.operand_dtypes(facts), "epilogue": parts.epilogue}
-    kernel = builder.kernel(kernel_spec(ANY_STRIDE_TEMPLATE, params, target))
-    args = [{"arg": "launch"}, *parts.operands, *parts.tail]
-    steps = [{"step": "kernel", "kernel": kernel, "args": args}]
-    builder.add(f"any_stride{variant.name}", variant.guard, [], steps)

@@ -17,10 +17,12 @@ from cudnn_aot.compiler.planning import expressions as ex
 from cudnn_aot.compiler.planning.engine import Lowering, Refusal
 from cudnn_aot.compiler.target.target import Target
 from cudnn_aot.recipes.gemm import lowering, tma
+from cudnn_aot.recipes.gemm.any_stride import add_any_stride_branch
 from cudnn_aot.recipes.gemm.capability import GemmCapability
 from cudnn_aot.recipes.gemm.config import GemvConfig, SkinnyConfig, StreamSchedule
 from cudnn_aot.recipes.gemm.facts import GemmFacts
-from cudnn_aot.recipes.gemm.sm90 import SM90, ScheduledEngine, add_any_stride_branch
+from cudnn_aot.recipes.gemm.sm90 import SM90, ScheduledEngine
+from cudnn_aot.recipes.operand import bounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +64,7 @@ class _Stream(ScheduledEngine):
         raise NotImplementedError
 
     def configs(self, facts: GemmFacts, target: Target) -> Iterable[StreamSchedule]:
-        has_few = lowering.bounds(facts.m, facts.symbols)[0] <= self.max_rows
+        has_few = bounds(facts.m, facts.symbols)[0] <= self.max_rows
         return self.schedule.measured() if has_few else ()
 
     def lower(self, facts: GemmFacts, knobs: StreamSchedule, target: Target) -> Lowering | Refusal:

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 
 from cudnn_aot.compiler.planning import expressions as ex
 from cudnn_aot.recipes.gemm import lowering
-from cudnn_aot.recipes.gemm.facts import GemmFacts, Operand
+from cudnn_aot.recipes.gemm.facts import GemmFacts
+from cudnn_aot.recipes.operand import Operand, bounds
 
 ALIGN_BYTES = 16
 
@@ -62,7 +63,7 @@ def why_not(facts: GemmFacts, outputs: Sequence[Operand]) -> str | None:
 
     TMA loads A and B. It need not store: threads can, where the outputs' rows are contiguous.
     """
-    if lowering.bounds(facts.k, facts.symbols)[1] == 0:
+    if bounds(facts.k, facts.symbols)[1] == 0:
         return "K is 0"
     axes = unit_axes(facts)
     if axes is None:
@@ -79,9 +80,7 @@ def why_not(facts: GemmFacts, outputs: Sequence[Operand]) -> str | None:
 def why_never(facts: GemmFacts) -> str | None:
     """None where the TMA kernel may serve some call, else the reason why it serves none."""
     reasons = [
-        why_not(facts, [operand for operand, _ in variant.outputs])
-        for variant in lowering.variants(facts)
-        if variant.outputs
+        why_not(facts, variant.operands) for variant in lowering.variants(facts) if variant.outputs
     ]
     return None if None in reasons else reasons[0]
 

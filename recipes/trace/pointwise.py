@@ -6,11 +6,13 @@ An epilogue is plain data (it is part of a kernel's key)::
      "nodes":   [[op, [value ids], {attributes}], ...],
      "outputs": [{"value": id, "dtype"}, ...]}
 
-Value 0 is the accumulator, values ``1..len(inputs)`` are the inputs widened to fp32, and each node
-adds one more. Everything is computed in fp32, to which an INT32 accumulator is rounded first; an
-output of value 0 is the accumulator itself. ``cast`` rounds to a narrower dtype and back,
-which is what a port of that dtype does. A truth value is 1 or 0, and any number but 0 is true, NaN
-included: so is what a ``cast`` to BOOLEAN makes 1.
+Values are numbered: first the accumulators, one for each product, then the inputs widened to fp32,
+and each node adds one more. Everything is computed in fp32, to which an INT32 accumulator is
+rounded first; an output of an accumulator is the accumulator itself. An output with ``"reduce":
+{"mode", "axes"}`` is not the value at every place but what a fold of it in fp32 leaves along
+``"m"``, ``"n"`` or ``"mn"`` (``trace/reductions.py``). ``cast`` rounds to a narrower dtype and
+back, which is what a port of that dtype does. A truth value is 1 or 0, and any number but 0 is
+true, NaN included: so is what a ``cast`` to BOOLEAN makes 1.
 
 The functions run while a kernel is traced. Their values are fp32 scalars or register vectors
 (``TensorSSA``); what the DSL spells differently on the device and on the host CPU goes through a
@@ -487,22 +489,26 @@ def apply_op(machine: Any, name: str, values: Sequence[Any], attributes: Mapping
 
 
 def apply(
-    epilogue: Mapping[str, Any], acc: Any, inputs: Sequence[Any], machine: Any = DEVICE
+    epilogue: Mapping[str, Any], accs: Sequence[Any], inputs: Sequence[Any], machine: Any = DEVICE
 ) -> list[Any]:
-    """The epilogue's output values, in fp32, in the order of its outputs; ``acc`` where it is one.
+    """The epilogue's output values, in the order of its outputs: in fp32, of one that is reduced
+    those to reduce; where an output is an accumulator, that in its own type.
 
-    ``acc`` and ``inputs`` are scalars or vectors of one shape, fp32 but for ``acc``, which may be
-    INT32; a scalar input may stand beside a vector ``acc``.
+    ``accs``, one for each product, and ``inputs`` are scalars or vectors of one shape, fp32 but for
+    ``accs``, which may be INT32; a scalar input may stand beside vectors.
     """
     if len(inputs) != len(epilogue["inputs"]):
         raise ValueError(f"epilogue: got {len(inputs)} inputs, want {len(epilogue['inputs'])}")
-    values = [machine.widen(acc), *inputs]
+    values = [*map(machine.widen, accs), *inputs]
     for name, arguments, attributes in epilogue["nodes"]:
         for index in arguments:
             if not 0 <= index < len(values):
                 raise ValueError(f"{name}: got value id {index}, want 0..{len(values) - 1}")
         values.append(apply_op(machine, name, [values[index] for index in arguments], attributes))
-    return [values[i] if i else acc for i in (output["value"] for output in epilogue["outputs"])]
+    stored = [*accs, *values[len(accs) :]]
+    return [
+        (values if "reduce" in entry else stored)[entry["value"]] for entry in epilogue["outputs"]
+    ]
 
 
 __all__ = ["DEVICE", "HOST", "OPS", "PointwiseOp", "apply", "apply_op"]

@@ -33,14 +33,10 @@ def test_every_row_of_every_engine_is_there() -> None:
 @pytest.mark.parametrize("target", ["h200", "h100", "cpu"])
 def test_a_row_is_judged_as_planning_judges_it(target: str) -> None:
     judged = {row.name: row.why_not for row in engine_rows(load_target(target))}
-    serving = {
-        "gemm.sm90.persistent",
-        "gemm.sm90.gemv",
-        "gemm.sm90.skinny",
-        "gemm.sm90.any_stride",
-    }
+    names = ("persistent", "gemv", "skinny", "any_stride")
+    serving = {f"gemm.sm90.{name}" for name in names} | {"moe.sm90.any_stride"}
     if target == "cpu":
-        serving = {"gemm.host.blocked"}
+        serving = {"gemm.host.blocked", "moe.host.blocked"}
     assert {name for name, reason in judged.items() if reason is None} == serving
 
 
@@ -51,7 +47,7 @@ def test_an_engine_that_is_not_offered_or_does_not_import_is_listed(
         manifest.EngineSlot(0, "gemm.sm90.persistent", "gemm.sm90:GemmSm90Persistent", opt_in=True),
         manifest.EngineSlot(1, "gemm.sm90.absent", "gemm.nowhere:Engine"),
     )
-    (family,) = manifest.FAMILIES
+    family = manifest.FAMILIES[0]
     monkeypatch.setattr(manifest, "FAMILIES", (dataclasses.replace(family, engines=slots),))
     first, absent = engine_rows()
     assert (first.is_opt_in, first.is_offered) == (True, False)
@@ -74,6 +70,8 @@ def test_the_command() -> None:
         "gemm.sm90.gemv": True,
         "gemm.sm90.skinny": True,
         "gemm.sm90.any_stride": True,
+        "moe.sm90.any_stride": True,
+        "moe.host.blocked": False,
     }
     assert json.loads(run_cli("targets", "--engines", "--json").stdout)["target"] is None
     assert_one_line_error(run_cli("targets", "--engines", "h2000"), 2, "h2000", "h200")

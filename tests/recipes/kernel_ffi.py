@@ -17,6 +17,8 @@ DTYPE_CODES = {
     "FP8_E5M2": (12, 8),
     "INT8": (0, 8),
     "INT32": (0, 32),
+    "INT64": (0, 64),
+    "DOUBLE": (2, 64),
 }
 CPU, CUDA = 1, 2
 _INT, _FLOAT, _TENSOR = 1, 3, 7

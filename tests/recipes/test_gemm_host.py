@@ -88,14 +88,14 @@ PLAIN = {
     **{f"{a}_{b}": (a, b, "FLOAT") for a in FP8 for b in FP8},
 }
 KERNELS = {
-    **{
-        name: {"a_dtype": a, "b_dtype": b, "epilogue": plain(out)}
-        for name, (a, b, out) in PLAIN.items()
-    },
-    "chain": {"a_dtype": "BFLOAT16", "b_dtype": "BFLOAT16", "epilogue": CHAIN},
-    "casts": {"a_dtype": "FLOAT", "b_dtype": "FLOAT", "epilogue": CASTS},
-    "narrow": {"a_dtype": "FLOAT", "b_dtype": "FLOAT", "epilogue": NARROW},
-    "quantized": {"a_dtype": "INT8", "b_dtype": "INT8", "epilogue": QUANTIZED},
+    name: {"a_dtype": a, "b_dtype": b, "products": 1, "epilogue": epilogue}
+    for name, (a, b, epilogue) in {
+        **{name: (a, b, plain(out)) for name, (a, b, out) in PLAIN.items()},
+        "chain": ("BFLOAT16", "BFLOAT16", CHAIN),
+        "casts": ("FLOAT", "FLOAT", CASTS),
+        "narrow": ("FLOAT", "FLOAT", NARROW),
+        "quantized": ("INT8", "INT8", QUANTIZED),
+    }.items()
 }
 RUNTIME_SYMBOLS = {
     "TVMFFIErrorSetRaisedFromCStrParts",

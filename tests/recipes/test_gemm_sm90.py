@@ -14,9 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pointwise_graphs
 import pytest
 
-from cudnn_aot.recipes.gemm.kernels import operands, sm90
+from cudnn_aot.recipes.gemm import any_stride
+from cudnn_aot.recipes.gemm.kernels import operands, simt, sm90
 from cudnn_aot.recipes.gemm.kernels.raster import Raster
 from cudnn_aot.recipes.pointwise import TRACED
+from cudnn_aot.recipes.reductions import FOLDED
 from cudnn_aot.recipes.trace import pointwise
 
 BARE = {"inputs": [], "nodes": [], "outputs": [{"value": 0, "dtype": "BFLOAT16"}]}
@@ -104,13 +106,76 @@ NARROW = {
         for value, dtype in ((3, "FP8_E4M3"), (2, "FP8_E5M2"), (3, "INT8"), (0, "BFLOAT16"))
     ],
 }
-SUMS = {**BARE, "outputs": [{"value": 0, "dtype": dtype} for dtype in ("INT32", "FLOAT", "INT8")]}
+
+
+def every_fold() -> dict:
+    """Every reduction of one value, some along rows, some along columns, some along both."""
+    reduced = zip(FOLDED, itertools.cycle(("m", "n", "mn")), strict=False)
+    outputs = [
+        {"value": 0, "dtype": "FLOAT", "reduce": {"mode": mode, "axes": axes}}
+        for mode, axes in reduced
+    ]
+    return {"inputs": [], "nodes": [], "outputs": outputs}
+
+
+# A gated FFN with the largest magnitude of its result, and both products.
+GATED = {
+    "inputs": [{"dtype": "BFLOAT16", "kind": "row"}],
+    "nodes": [
+        ["bias", [0, 2], {}],
+        ["swish", [3], {}],
+        ["mul", [4, 1], {}],
+        ["cast", [5], {"dtype": "BFLOAT16"}],
+    ],
+    "outputs": [
+        {"value": 6, "dtype": "BFLOAT16"},
+        {"value": 6, "dtype": "FLOAT", "reduce": {"mode": "AMAX", "axes": "mn"}},
+        {"value": 0, "dtype": "FLOAT"},
+        {"value": 1, "dtype": "HALF"},
+    ],
+}
+# Gated in FP8 with scales by value, with what its magnitudes reach.
+GATED_FP8 = {
+    "inputs": [{"dtype": "FLOAT", "kind": "value"}] * 2,
+    "nodes": [
+        ["scale", [0, 2], {}],
+        ["swish", [4], {}],
+        ["scale", [1, 3], {}],
+        ["mul", [5, 6], {}],
+    ],
+    "outputs": [
+        {"value": 7, "dtype": "BFLOAT16"},
+        {"value": 7, "dtype": "FLOAT", "reduce": {"mode": "AMAX", "axes": "mn"}},
+    ],
+}
+# Both sums, as they are and folded, and what they are together.
+SUMS = {
+    "inputs": [],
+    "nodes": [["mul", [0, 1], {}]],
+    "outputs": [
+        *({"value": 0, "dtype": dtype} for dtype in ("INT32", "FLOAT", "INT8")),
+        {"value": 1, "dtype": "INT32"},
+        {"value": 1, "dtype": "FLOAT", "reduce": {"mode": "ADD", "axes": "m"}},
+        {"value": 2, "dtype": "FLOAT", "reduce": {"mode": "MAX", "axes": "mn"}},
+    ],
+}
 SIMT = {
-    "simt": {"a_dtype": "FLOAT", "b_dtype": "FLOAT", "epilogue": BARE},
-    "simt_chain": {"a_dtype": "BFLOAT16", "b_dtype": "BFLOAT16", "epilogue": CHAIN},
-    "simt_fp8_pair_chain": {"a_dtype": "FP8_E5M2", "b_dtype": "FP8_E4M3", "epilogue": NARROW},
-    "simt_int8": {"a_dtype": "INT8", "b_dtype": "INT8", "epilogue": SUMS},
-    "simt_every_op": {"a_dtype": "FLOAT", "b_dtype": "FLOAT", "epilogue": every_op()},
+    name: {"a_dtype": a, "b_dtype": b, "products": products, "epilogue": epilogue}
+    for name, (a, b, products, epilogue) in {
+        "simt": ("FLOAT", "FLOAT", 1, BARE),
+        "simt_chain": ("BFLOAT16", "BFLOAT16", 1, CHAIN),
+        "simt_fp8_pair_chain": ("FP8_E5M2", "FP8_E4M3", 1, NARROW),
+        "simt_every_op": ("FLOAT", "FLOAT", 1, every_op()),
+        "simt_every_fold": ("FLOAT", "FLOAT", 1, every_fold()),
+        "simt_gated": ("BFLOAT16", "BFLOAT16", 2, GATED),
+        "simt_fp8_gated": ("FP8_E4M3", "FP8_E5M2", 2, GATED_FP8),
+        "simt_int8_pair": ("INT8", "INT8", 2, SUMS),
+    }.items()
+}
+FOLD = {
+    "fold_avg": {"mode": "AVG", "dtype": "BFLOAT16"},
+    "fold_norm2": {"mode": "NORM2", "dtype": "FLOAT"},
+    "fold_max": {"mode": "MAX", "dtype": "HALF"},
 }
 SKINNY = {
     name: {"ab_dtype": "BFLOAT16", "row_tiles": r, "column_tiles": c, "k_warps": k, "unroll": u,
@@ -128,6 +193,13 @@ GEMV = {
         "gemv_chain": (2, 1, 2, 2, CHAIN),
     }.items()
 }
+TEMPLATES = {
+    "sm90:matmul": menu(),
+    "simt:matmul": SIMT,
+    "fold:fold": FOLD,
+    "skinny:matmul": SKINNY,
+    "gemv:matmul": GEMV,
+}
 # Compiled by both processes: the bytes may not depend on which.
 TWICE = "64x64x64"
 RUNTIME_SYMBOL = re.compile(
@@ -139,8 +211,8 @@ RUNTIME_SYMBOL = re.compile(
 def compiled(compile_kernels, tmp_path_factory):
     """(name -> object path, reports, compiler output) of the menu, compiled by two processes."""
     jobs = [
-        {"name": name, "template": f"gemm.kernels.{module}:matmul", "params": p, "arch": "sm_90a"}
-        for module, rows in (("sm90", menu()), ("simt", SIMT), ("skinny", SKINNY), ("gemv", GEMV))
+        {"name": name, "template": f"gemm.kernels.{template}", "params": p, "arch": "sm_90a"}
+        for template, rows in TEMPLATES.items()
         for name, p in rows.items()
     ]
     for job in jobs:
@@ -161,7 +233,7 @@ def compiled(compile_kernels, tmp_path_factory):
 
 def test_every_kernel_exports_one_entry_and_needs_only_the_runtime(compiled):
     objects, _, _ = compiled
-    assert set(objects) == {*menu(), *SIMT, *SKINNY, *GEMV}
+    assert set(objects) == {name for rows in TEMPLATES.values() for name in rows}
     for name, path in objects.items():
         listing = subprocess.run(["nm", path], capture_output=True, text=True, check=True).stdout
         symbols = [line.split()[-2:] for line in listing.splitlines()]
@@ -190,6 +262,14 @@ def test_shared_memory_is_what_the_config_says(compiled):
                 config = sm90.Config.parse(rows[name])
                 assert row["smem_bytes"] == config.smem_bytes <= sm90.SMEM_BYTES, name
                 assert config.stages >= 4, name
+
+
+def test_what_the_simt_kernel_says_of_its_tiles_is_what_the_plan_counts():
+    assert any_stride.TILE == simt.TILE
+    for products in (1, 2):
+        params = {"a_dtype": "HALF", "b_dtype": "HALF", "products": products, "epilogue": BARE}
+        template = simt.matmul(params)
+        assert template.smem_bytes == (1 + products) * simt.TILE_K * simt.PITCH * 4
 
 
 def test_bytes_do_not_depend_on_the_process(compiled):

@@ -130,7 +130,7 @@ def test_apply_walks_the_dag():
         "outputs": [{"value": v, "dtype": "FLOAT"} for v in (4, 0, 1, 2)],
     }
     acc, other = np.float32([1.0, 2.0]), np.float32([0.1, 3.0])
-    got = pointwise.apply(epilogue, acc, [other], Numpy())
+    got = pointwise.apply(epilogue, [acc], [other], Numpy())
     total = acc + other
     want = [(total * total).astype(np.float16).astype(np.float32), acc, other, total]
     for g, w in zip(got, want, strict=True):
@@ -166,6 +166,6 @@ def test_value_ids_are_checked():
         "outputs": [{"value": 1, "dtype": "FLOAT"}],
     }
     with pytest.raises(ValueError, match=r"add: got value id 1, want 0\.\.0"):
-        pointwise.apply(epilogue, X, [], Numpy())
+        pointwise.apply(epilogue, [X], [], Numpy())
     with pytest.raises(ValueError, match="epilogue: got 1 inputs, want 0"):
-        pointwise.apply(epilogue, X, [X], Numpy())
+        pointwise.apply(epilogue, [X], [X], Numpy())

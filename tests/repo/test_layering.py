@@ -33,6 +33,7 @@ ALLOWED = {
         "cudnn_aot.compiler.target",
         "cudnn_aot.cache.spec",
         "cudnn_aot.cache.canonical",
+        "cudnn_aot.cache.plan_record",
         "cudnn_aot.cache.switch",
         "cudnn_aot.cache.toolchain",
         "cudnn_aot._native",  # bounds the workspace of a table

@@ -107,6 +107,33 @@ def column_and_scalars(name: str, m, n, k) -> Graph:
     return g
 
 
+def gated(
+    name: str, m, n, k, io=BF16, b_transposed=True, up_transposed=True, symbols=None
+) -> Graph:
+    """A gated FFN: swish of one product with A times another."""
+    g = graph(name, io, symbols)
+    a = operand(g, "A", m, k)
+    gate = operand(g, "Bg", k, n, transposed=b_transposed)
+    up = operand(g, "Bu", k, n, transposed=up_transposed)
+    y = g.mul(g.swish(g.matmul(a, gate, name="gate")), g.matmul(a, up, name="up"))
+    y.set_output(True).set_data_type(io).set_name("Y")
+    return g
+
+
+def reduced(name: str, m, n, k, folds, io=BF16, batch=1, whole=True, symbols=None) -> Graph:
+    """A product, written if ``whole``, and reductions of it, ``(mode, axes)`` each."""
+    g = graph(name, io, symbols)
+    a, b = operand(g, "A", m, k, batch), operand(g, "B", k, n, batch, transposed=True)
+    y = g.matmul(a, b, name="mm")
+    y.set_output(whole).set_data_type(io).set_name("Y")
+    for mode, axes in folds:
+        rows, columns = 1 if "m" in axes else m, 1 if "n" in axes else n
+        folded = g.reduction(y, mode=cudnn.reduction_mode[mode], name=f"{mode}_{axes}")
+        folded.set_dim([batch, rows, columns]).set_stride([f"{rows}*{columns}", columns, 1])
+        folded.set_output(True).set_data_type(FLOAT).set_name(f"{mode}_{axes}")
+    return g
+
+
 def other_majors(name: str, m, n, k, a_transposed: bool, b_transposed: bool) -> Graph:
     g = graph(name)
     a = operand(g, "A", m, k, transposed=a_transposed)

@@ -120,12 +120,12 @@ def fetch(epilogue: Mapping[str, Any], aux: Sequence[Any], block: Block) -> list
 def run(
     epilogue: Mapping[str, Any],
     fetched: Sequence[Any],
-    acc: Any,
+    accs: Sequence[Any],
     aux: Sequence[Any] = (),
     ahead: Block | None = None,
 ) -> list[Any]:
-    """The output vectors of a block whose accumulators are the vector ``acc``, as
-    `pointwise.apply` gives them.
+    """The output vectors of a block whose accumulators are the vectors ``accs``, one for each
+    product, as `pointwise.apply` gives them.
 
     With ``ahead``, the block after it on the same rows, ``fetched`` is refilled for that one.
     """
@@ -136,7 +136,7 @@ def run(
         for entry, operand, buffer in zip(epilogue["inputs"], aux, fetched, strict=True):
             if entry["kind"] in ("full", "row"):
                 _load(entry["kind"], operand, ahead, buffer)
-    return pointwise.apply(epilogue, acc, inputs, pointwise.DEVICE)
+    return pointwise.apply(epilogue, accs, inputs, pointwise.DEVICE)
 
 
 @cute.jit

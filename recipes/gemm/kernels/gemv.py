@@ -122,7 +122,7 @@ class Gemv:
         value = cute.make_rmem_tensor((1,), Float32)
         value[0] = mine
         fetched = device_epilogue.fetch(self.epilogue, aux, place)
-        results = device_epilogue.run(self.epilogue, fetched, value.load())
+        results = device_epilogue.run(self.epilogue, fetched, [value.load()])
         for out, result in zip(outs, results, strict=True):
             narrow = cute.make_rmem_tensor((1,), out.element_type)
             narrow.store(result.to(out.element_type))

@@ -1,8 +1,14 @@
-"""Matmul with a pointwise epilogue for the host CPU, compiled by the DSL like the device kernels.
+"""Matmuls of one A with a pointwise epilogue and reductions of its values, for the host CPU,
+compiled by the DSL like the device kernels.
 
-Arguments: ``a (M, K, La), b (N, K, Lb), aux..., outs...``; element alignment, any strides, any
-extents (K = 0 runs the epilogue on zeros). Inputs BFLOAT16, HALF, FLOAT, FP8_E4M3 or FP8_E5M2,
-which may differ between A and B; fp32 accumulation. Inputs INT8: INT32 accumulation. One thread.
+Arguments: ``a (M, K, La), b (N, K, Lb)..., aux..., outs..., totals...``; element alignment, any
+strides, any extents (K = 0 runs the epilogue on zeros). Inputs BFLOAT16, HALF, FLOAT, FP8_E4M3 or
+FP8_E5M2, which may differ between A and every B; fp32 accumulation. Inputs INT8: INT32
+accumulation. One thread.
+
+``totals`` are fp64, one for each output that is reduced and of its shape: they are set to the
+mode's identity, take in every value as it is made, and are finished into the output at the end. So
+a fold of millions of values loses nothing, and one of none is defined.
 
 Three loops, chosen per call by the strides it got:
 
@@ -21,16 +27,18 @@ object's undefined symbols are libm's and tvm-ffi's alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+import operator
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64
+from cutlass import Boolean, Float32, Float64, Int32, Int64
 from cutlass.base_dsl.enums import AddressSpace
 
 from cudnn_aot.recipes.gemm.kernels import operands
-from cudnn_aot.recipes.trace import dtypes, pointwise
+from cudnn_aot.recipes.trace import dtypes, pointwise, reductions
 from cudnn_aot.recipes.trace.template import KernelTemplate
 
 DOT_ROWS, DOT_COLUMNS, DOT_WIDTH = 4, 2, 8
@@ -38,78 +46,149 @@ AXPY_ROWS, AXPY_WIDTH = 4, 16
 
 
 class HostMatmul:
-    """The traced function; what it is specialised on lives in the instance."""
+    """The traced function; what it is specialised on lives in the instance.
 
-    def __init__(self, epilogue: Mapping[str, Any], a_dtype: type):
+    ``tail`` is what follows the matrices: aux, outs and totals.
+    """
+
+    def __init__(self, a_dtype: type, products: int, epilogue: Mapping[str, Any]):
+        self.sum = dtypes.accumulator(a_dtype)
+        self.products = products
         self.epilogue = epilogue
         self.num_inputs = len(epilogue["inputs"])
-        self.sum = dtypes.accumulator(a_dtype)
+        self.num_outputs = len(epilogue["outputs"])
+        self.folds = [
+            (position, reductions.fold(entry["reduce"]["mode"]), operands.reduced_axes(entry))
+            for position, entry in enumerate(epilogue["outputs"])
+            if "reduce" in entry
+        ]
 
     @cute.jit
-    def __call__(self, a: cute.Tensor, b: cute.Tensor, *rest):
-        aux, outs = rest[: self.num_inputs], rest[self.num_inputs :]
-        if a.stride[1] == 1 and b.stride[1] == 1:
-            self.dot(a, b, aux, outs)
-        elif b.stride[0] == 1:
-            self.axpy(a, b, aux, outs)
+    def __call__(self, a: cute.Tensor, *rest):
+        bs, tail = rest[: self.products], rest[self.products :]
+        self.start(tail)
+        if self.contiguous((a, *bs), 1):
+            self.dot(a, bs, tail)
+        elif self.contiguous(bs, 0):
+            self.axpy(a, bs, tail)
         else:
-            self.any(a, b, aux, outs)
+            self.any(a, bs, tail)
+        self.finish(tail)
+
+    def contiguous(self, matrices: Sequence[cute.Tensor], axis: int) -> Boolean:
+        """Whether all of these are, along an axis."""
+        return functools.reduce(operator.and_, [m.stride[axis] == 1 for m in matrices])
+
+    def outs(self, tail: Sequence[Any]) -> Sequence[cute.Tensor]:
+        return tail[self.num_inputs : self.num_inputs + self.num_outputs]
+
+    def totals(self, tail: Sequence[Any]) -> Sequence[cute.Tensor]:
+        return tail[self.num_inputs + self.num_outputs :]
 
     @cute.jit
-    def emit(self, aux, outs, m: Int32, n: Int32, batch: Int32, acc):
-        """Run the epilogue for one element and store its outputs."""
+    def start(self, tail):
+        """Set the totals to what is left of no value."""
+        for (_, fold, axes), total in zip(self.folds, self.totals(tail), strict=True):
+            m, n, batches = total.shape
+            for batch in range(batches):
+                for i in range(1 if 0 in axes else m):
+                    for j in range(1 if 1 in axes else n):
+                        total[i, j, batch] = Float64(fold.identity)
+
+    @cute.jit
+    def finish(self, tail):
+        """Write the outputs that are reduced."""
+        for (position, fold, axes), total in zip(self.folds, self.totals(tail), strict=True):
+            m, n, batches = total.shape
+            count = Float64(1.0)
+            for axis in axes:
+                count = count * total.shape[axis].to(Float64)
+            for batch in range(batches):
+                for i in range(1 if 0 in axes else m):
+                    for j in range(1 if 1 in axes else n):
+                        value = fold.finish(pointwise.HOST, total[i, j, batch], count)
+                        out = self.outs(tail)[position]
+                        out[i, j, batch] = pointwise.HOST.narrow(
+                            value.to(Float32), out.element_type
+                        )
+
+    @cute.jit
+    def emit(self, tail, m: Int32, n: Int32, batch: Int32, accs):
+        """Run the epilogue for one element, and store or take in its outputs."""
         inputs = []
-        for entry, value in zip(self.epilogue["inputs"], aux, strict=True):
+        for entry, value in zip(self.epilogue["inputs"], tail[: self.num_inputs], strict=True):
             inputs.append(value if entry["kind"] == "value" else dtypes.widen(value[m, n, batch]))
-        results = pointwise.apply(self.epilogue, acc, inputs, pointwise.HOST)
-        for out, value in zip(outs, results, strict=True):
-            out[m, n, batch] = pointwise.HOST.narrow(value, out.element_type)
+        results = pointwise.apply(self.epilogue, accs, inputs, pointwise.HOST)
+        outputs = zip(self.epilogue["outputs"], self.outs(tail), results, strict=True)
+        for entry, out, value in outputs:
+            if cutlass.const_expr("reduce" not in entry):
+                out[m, n, batch] = pointwise.HOST.narrow(value, out.element_type)
+        for (position, fold, _), total in zip(self.folds, self.totals(tail), strict=True):
+            value = fold.map(pointwise.HOST, results[position].to(Float64))
+            total[m, n, batch] = fold.combine(pointwise.HOST, total[m, n, batch], value)
 
     @cute.jit
     def emit_block(
         self,
-        aux,
-        outs,
+        tail,
         m: Int32,
         n: Int32,
         batch: Int32,
-        acc: cute.Tensor,
+        blocks,
         rows: cutlass.Constexpr,
         columns: Int32,
     ):
-        """Emit ``rows x columns`` accumulators, the rows of a register tensor ``(rows, width)``.
+        """Emit ``rows x columns`` accumulators of each product, the rows of register tensors
+        ``(rows, width)``.
 
         In loops: the chain is traced once for a block, not once for an accumulator.
         """
         for r in range(rows):
             for c in range(columns):
-                self.emit(aux, outs, m + r, n + c, batch, acc[r, c])
+                self.emit(tail, m + r, n + c, batch, [block[r, c] for block in blocks])
 
     @cute.jit
-    def dot(self, a: cute.Tensor, b: cute.Tensor, aux, outs):
-        m, n, batches = outs[0].shape
+    def dot(self, a: cute.Tensor, bs, tail):
+        m, n, batches = self.outs(tail)[0].shape
         whole = m - m % DOT_ROWS
         for batch in range(batches):
             for i in range(0, whole, DOT_ROWS):
                 for j in range(0, n, DOT_COLUMNS):
-                    self.dot_block(a, b, aux, outs, i, j, batch, DOT_ROWS)
+                    self.dot_block(a, bs, tail, i, j, batch, DOT_ROWS)
             for i in range(whole, m):
                 for j in range(0, n, DOT_COLUMNS):
-                    self.dot_block(a, b, aux, outs, i, j, batch, 1)
+                    self.dot_block(a, bs, tail, i, j, batch, 1)
 
     @cute.jit
     def dot_block(
         self,
         a: cute.Tensor,
-        b: cute.Tensor,
-        aux,
-        outs,
+        bs,
+        tail,
         i: Int32,
         j: Int32,
         batch: Int32,
         rows: cutlass.Constexpr,
     ):
-        n, k = outs[0].shape[1], a.shape[1]
+        blocks = [self.accumulators(rows, DOT_COLUMNS) for _ in bs]
+        for b, block in zip(bs, blocks, strict=True):
+            self.dot_sums(a, b, block, i, j, batch, rows)
+        columns = cutlass.min(bs[0].shape[0] - j, DOT_COLUMNS)
+        self.emit_block(tail, i, j, batch, blocks, rows, columns)
+
+    @cute.jit
+    def dot_sums(
+        self,
+        a: cute.Tensor,
+        b: cute.Tensor,
+        block: cute.Tensor,
+        i: Int32,
+        j: Int32,
+        batch: Int32,
+        rows: cutlass.Constexpr,
+    ):
+        """One product's sums of a block of outputs."""
+        n, k = b.shape[0], b.shape[1]
         last = n - 1
         a_rows = [self.k_row(a, i + r, batch) for r in range(rows)]
         b_rows = [self.k_row(b, cutlass.min(j + c, last), batch) for c in range(DOT_COLUMNS)]
@@ -130,12 +209,9 @@ class HostMatmul:
                 for c in cutlass.range_constexpr(DOT_COLUMNS):
                     x, y = self.value(a_rows[r] + p), self.value(b_rows[c] + p)
                     sums[r * DOT_COLUMNS + c] = dtypes.multiply_add(x, y, sums[r * DOT_COLUMNS + c])
-        block = self.accumulators(rows, DOT_COLUMNS)
         for r in cutlass.range_constexpr(rows):
             for c in cutlass.range_constexpr(DOT_COLUMNS):
                 block[r, c] = sums[r * DOT_COLUMNS + c]
-        columns = cutlass.min(n - j, DOT_COLUMNS)
-        self.emit_block(aux, outs, i, j, batch, block, rows, columns)
 
     def accumulators(self, rows: int, width: int) -> cute.Tensor:
         """Accumulators ``(rows, width)``, rows contiguous, so that loops along them become
@@ -160,32 +236,48 @@ class HostMatmul:
         return t.iterator + offset
 
     @cute.jit
-    def axpy(self, a: cute.Tensor, b: cute.Tensor, aux, outs):
-        m, n, batches = outs[0].shape
+    def axpy(self, a: cute.Tensor, bs, tail):
+        m, n, batches = self.outs(tail)[0].shape
         whole_m, whole_n = m - m % AXPY_ROWS, n - n % AXPY_WIDTH
         for batch in range(batches):
             for i in range(0, whole_m, AXPY_ROWS):
                 for j in range(0, whole_n, AXPY_WIDTH):
-                    self.axpy_block(a, b, aux, outs, i, j, batch, AXPY_ROWS)
+                    self.axpy_block(a, bs, tail, i, j, batch, AXPY_ROWS)
             for i in range(whole_m, m):
                 for j in range(0, whole_n, AXPY_WIDTH):
-                    self.axpy_block(a, b, aux, outs, i, j, batch, 1)
+                    self.axpy_block(a, bs, tail, i, j, batch, 1)
             for i in range(m):
                 for j in range(whole_n, n):
-                    self.element(a, b, aux, outs, i, j, batch)
+                    self.element(a, bs, tail, i, j, batch)
 
     @cute.jit
     def axpy_block(
         self,
         a: cute.Tensor,
-        b: cute.Tensor,
-        aux,
-        outs,
+        bs,
+        tail,
         i: Int32,
         j: Int32,
         batch: Int32,
         rows: cutlass.Constexpr,
     ):
+        blocks = [self.accumulators(rows, AXPY_WIDTH) for _ in bs]
+        for b, block in zip(bs, blocks, strict=True):
+            self.axpy_sums(a, b, block, i, j, batch, rows)
+        self.emit_block(tail, i, j, batch, blocks, rows, AXPY_WIDTH)
+
+    @cute.jit
+    def axpy_sums(
+        self,
+        a: cute.Tensor,
+        b: cute.Tensor,
+        block: cute.Tensor,
+        i: Int32,
+        j: Int32,
+        batch: Int32,
+        rows: cutlass.Constexpr,
+    ):
+        """One product's sums of a block of outputs."""
         batch_a = cutlass.min(batch, a.shape[2] - 1)
         columns = b.iterator + j + cutlass.min(batch, b.shape[2] - 1).to(Int64) * b.stride[2]
         acc = [cute.make_rmem_tensor((AXPY_WIDTH,), self.sum) for _ in range(rows)]
@@ -196,37 +288,45 @@ class HostMatmul:
             for r in cutlass.range_constexpr(rows):
                 x = cute.full_like(bv, dtypes.widen(a[i + r, p, batch_a], self.sum))
                 acc[r].store(dtypes.multiply_add(x, bv, acc[r].load()))
-        block = self.accumulators(rows, AXPY_WIDTH)
         for r in cutlass.range_constexpr(rows):
             for c in cutlass.range_constexpr(AXPY_WIDTH):
                 block[r, c] = acc[r][c]
-        self.emit_block(aux, outs, i, j, batch, block, rows, AXPY_WIDTH)
 
     @cute.jit
-    def any(self, a: cute.Tensor, b: cute.Tensor, aux, outs):
-        m, n, batches = outs[0].shape
+    def any(self, a: cute.Tensor, bs, tail):
+        m, n, batches = self.outs(tail)[0].shape
         for batch in range(batches):
             for i in range(m):
                 for j in range(n):
-                    self.element(a, b, aux, outs, i, j, batch)
+                    self.element(a, bs, tail, i, j, batch)
 
     @cute.jit
-    def element(self, a: cute.Tensor, b: cute.Tensor, aux, outs, i: Int32, j: Int32, batch: Int32):
-        batch_a, batch_b = cutlass.min(batch, a.shape[2] - 1), cutlass.min(batch, b.shape[2] - 1)
-        acc = self.sum(0)
+    def element(self, a: cute.Tensor, bs, tail, i: Int32, j: Int32, batch: Int32):
+        batch_a = cutlass.min(batch, a.shape[2] - 1)
+        batch_b = cutlass.min(batch, bs[0].shape[2] - 1)
+        accs = [self.sum(0) for _ in bs]
         for p in range(a.shape[1]):
-            x, y = (dtypes.widen(v, self.sum) for v in (a[i, p, batch_a], b[j, p, batch_b]))
-            acc = dtypes.multiply_add(x, y, acc)
-        self.emit(aux, outs, i, j, batch, acc)
+            x = dtypes.widen(a[i, p, batch_a], self.sum)
+            for product in cutlass.range_constexpr(self.products):
+                y = dtypes.widen(bs[product][j, p, batch_b], self.sum)
+                accs[product] = dtypes.multiply_add(x, y, accs[product])
+        self.emit(tail, i, j, batch, accs)
 
 
 def matmul(params: Mapping[str, Any]) -> KernelTemplate:
-    """Template ``gemm.kernels.host:matmul``; params ``a_dtype``, ``b_dtype`` and ``epilogue``."""
+    """Template ``gemm.kernels.host:matmul``; params ``a_dtype``, ``b_dtype``, ``products`` and
+    ``epilogue``.
+    """
     epilogue = params["epilogue"]
-    a_dtype, b_dtype = (operands.named_dtype(params[name]) for name in ("a_dtype", "b_dtype"))
     space, extents = AddressSpace.generic, operands.Extents()
-    a = operands.any_stride(a_dtype, (extents.m, extents.k, cute.sym_int()), space)
-    b = operands.any_stride(b_dtype, (extents.n, extents.k, cute.sym_int()), space)
+    a, *bs = operands.matrices(params, extents, space)
     aux = operands.epilogue_inputs(epilogue, extents, space)
     outs = operands.epilogue_outputs(epilogue, extents, space, tma=False)
-    return KernelTemplate(HostMatmul(epilogue, a_dtype), (a, b, *aux, *outs), 0)
+    shape = (extents.m, extents.n, extents.batch)
+    totals = [
+        operands.folded(Float64, shape, operands.reduced_axes(entry), space)
+        for entry in epilogue["outputs"]
+        if "reduce" in entry
+    ]
+    function = HostMatmul(a.element_type, params["products"], epilogue)
+    return KernelTemplate(function, (a, *bs, *aux, *outs, *totals), 0)

@@ -19,6 +19,9 @@ from cutlass.cute.runtime import make_fake_tensor
 
 from cudnn_aot.recipes.trace.dtypes import DTYPES
 
+# Axes along which an output that is reduced is one value, by its ``axes``.
+REDUCED_AXES = {"m": (0,), "n": (1,), "mn": (0, 1)}
+
 # Axes along which an epilogue input of a kind is one value: a static stride 0, checked at every
 # call.
 BROADCAST_AXES = {"full": (), "row": (0,), "col": (1,), "scalar": (0, 1)}
@@ -39,6 +42,18 @@ class Extents:
 def any_stride(dtype: type, shape: tuple[Any, Any, Any], space: AddressSpace) -> Any:
     """A tensor of any strides, aligned to its element."""
     return make_fake_tensor(dtype, shape, tuple(cute.sym_int64() for _ in shape), memspace=space)
+
+
+def matrices(params: Mapping[str, Any], extents: Extents, space: AddressSpace) -> list[Any]:
+    """A of ``a_dtype``, then the ``products`` B of ``b_dtype``, of any strides."""
+    a_dtype, b_dtype = (named_dtype(params[name]) for name in ("a_dtype", "b_dtype"))
+    a = any_stride(a_dtype, (extents.m, extents.k, cute.sym_int()), space)
+    batch_b = cute.sym_int()
+    bs = [
+        any_stride(b_dtype, (extents.n, extents.k, batch_b), space)
+        for _ in range(params["products"])
+    ]
+    return [a, *bs]
 
 
 def tma_stride(dtype: type, shape: tuple[Any, Any, Any], unit_axis: int) -> Any:
@@ -77,11 +92,38 @@ def epilogue_inputs(
 def epilogue_outputs(
     epilogue: Mapping[str, Any], extents: Extents, space: AddressSpace, tma: bool
 ) -> list[Any]:
-    """One tensor of (M, N, L) per epilogue output; with ``tma``, row-major and described by TMA."""
+    """One tensor of (M, N, L) per epilogue output; with ``tma``, row-major and described by TMA.
+    One that is reduced has a static stride 0 on the axes that it is reduced along.
+    """
     shape = (extents.m, extents.n, extents.batch)
     if tma:
         return [tma_stride(dtype_of(entry), shape, 1) for entry in epilogue["outputs"]]
-    return [any_stride(dtype_of(entry), shape, space) for entry in epilogue["outputs"]]
+    return [
+        folded(dtype_of(entry), shape, reduced_axes(entry), space) for entry in epilogue["outputs"]
+    ]
+
+
+def reduced_axes(entry: Mapping[str, Any]) -> tuple[int, ...]:
+    """The axes of (M, N) along which an epilogue output is reduced; none for most."""
+    if "reduce" not in entry:
+        return ()
+    axes = entry["reduce"]["axes"]
+    if axes not in REDUCED_AXES:
+        raise ValueError(f"reduce: got axes {axes!r}, want one of {', '.join(REDUCED_AXES)}")
+    return REDUCED_AXES[axes]
+
+
+def folded(
+    dtype: type, shape: tuple[Any, Any, Any], axes: tuple[int, ...], space: AddressSpace
+) -> Any:
+    """A tensor of any strides that is one value along some axes."""
+    stride = tuple(0 if axis in axes else cute.sym_int64() for axis in range(3))
+    return make_fake_tensor(dtype, shape, stride, memspace=space)
+
+
+def partials(shape: tuple[Any, Any, Any], space: AddressSpace) -> Any:
+    """What tiles leave of a reduction: fp32 (T, R, L), contiguous along T."""
+    return make_fake_tensor(Float32, shape, (1, cute.sym_int64(), cute.sym_int64()), memspace=space)
 
 
 def dtype_of(entry: Mapping[str, Any]) -> type:

@@ -1,19 +1,25 @@
-"""Matmul with a pointwise epilogue for operands that TMA cannot describe: slower, and right for
-every layout.
+"""Matmuls of one A with a pointwise epilogue and reductions of its values, for operands that TMA
+cannot describe: slower, and right for every layout.
 
-Arguments: ``launch, a (M, K, La), b (N, K, Lb), aux..., outs...``; element alignment, any strides,
-any extents (K = 0 runs the epilogue on zeros). BFLOAT16, HALF, FLOAT, FP8_E4M3 or FP8_E5M2 in,
-which may differ between A and B; fp32 FMA on the CUDA cores, so FLOAT inputs keep full precision.
-INT8 in: INT32 multiply-adds.
+Arguments: ``launch, a (M, K, La), b (N, K, Lb)..., aux..., outs...``; element alignment, any
+strides, any extents (K = 0 runs the epilogue on zeros). BFLOAT16, HALF, FLOAT, FP8_E4M3 or FP8_E5M2
+in, which may differ between A and every B; fp32 FMA on the CUDA cores, so FLOAT inputs keep full
+precision. INT8 in: INT32 multiply-adds. In place of an output that is reduced stand its partial
+values (T, R, L), which ``fold.py`` folds: for each of the T tiles along the axes that are reduced,
+and each of the R rows or columns that are kept.
 
 Roles: 256 threads compute a 64 x 64 tile, 4 x 4 outputs each; no specialisation. Per 16 k each
-thread loads 4 elements of A and 4 of B to registers, then the block computes on the tile in shared
-memory that the loads of the step before filled. Lanes run along whichever axis of an operand has
-the smaller stride, decided per call.
+thread loads 4 elements of A and of each B to registers, then the block computes on the tile in
+shared memory that the loads of the step before filled. Lanes run along whichever axis of an operand
+has the smaller stride, decided per call.
 
-Shared memory: 2 x 16 x 68 values of 4 bytes = 8704 bytes, padded rows of 68 so that reads of 16
-bytes stay aligned.
-Registers: 16 accumulators, 8 staged elements.
+A reduction of a tile: a thread folds its 4 x 4 values along the axes, 64 threads what 16 of them
+left in shared memory, and thread 0 the 64 where both axes go. Values outside the result count as
+the mode's identity. The order is fixed.
+
+Shared memory: 16 x 68 values of 4 bytes = 4352 bytes for A and for each B, padded rows of 68 so
+that reads of 16 bytes stay aligned; A's is used again, as fp32, for reductions. Registers: for each
+product 16 accumulators, and 4 staged elements of each operand.
 
 Floor: fp32 FMA peak of an H200 is 67 TFLOP/s; a 4 x 4 block reads 8 floats of shared memory per 16
 FMA, which was expected to cap it near a third (27 TFLOP/s measured at 2048 cubed).
@@ -26,14 +32,15 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Boolean, Int32, Int64
+from cutlass import Boolean, Float32, Int32, Int64
 from cutlass.base_dsl.enums import AddressSpace
 from cutlass.cute.runtime import make_fake_stream
 from cutlass.memory import SmemAllocator
 
 from cudnn_aot.recipes.gemm.kernels import epilogue as device_epilogue
 from cudnn_aot.recipes.gemm.kernels import operands
-from cudnn_aot.recipes.trace import dtypes, pointwise
+from cudnn_aot.recipes.trace import dtypes, reductions
+from cudnn_aot.recipes.trace.pointwise import DEVICE
 from cudnn_aot.recipes.trace.template import KernelTemplate
 
 THREADS = 256
@@ -42,31 +49,33 @@ BLOCK = 4  # outputs of a thread along each axis
 LANES = TILE // BLOCK
 PITCH = TILE + 4
 LOADS = TILE * TILE_K // THREADS
-SMEM_BYTES = 2 * TILE_K * PITCH * 4
+SMEM_BYTES = TILE_K * PITCH * 4  # of each operand
 PATTERN = tuple((r, c) for r in range(BLOCK) for c in range(BLOCK))
 
 
 class SimtMatmul:
     """The traced host and device functions; what they are specialised on lives in the instance."""
 
-    def __init__(self, epilogue: Mapping[str, Any], a_dtype: type):
-        self.epilogue = epilogue
+    def __init__(self, a_dtype: type, products: int, epilogue: Mapping[str, Any]):
         self.sum = dtypes.accumulator(a_dtype)
+        self.products = products
+        self.epilogue = epilogue
         self.num_inputs = len(epilogue["inputs"])
 
     @cute.jit
-    def __call__(self, launch: Int32, a: cute.Tensor, b: cute.Tensor, stream, *rest):
-        aux, outs = rest[: self.num_inputs], rest[self.num_inputs :]
-        m, n, batches = outs[0].shape
+    def __call__(self, launch: Int32, a: cute.Tensor, stream, *rest):
+        bs, tail = rest[: self.products], rest[self.products :]
+        aux, outs = tail[: self.num_inputs], tail[self.num_inputs :]
+        m, n, batches = a.shape[0], bs[0].shape[0], outs[0].shape[2]
         tiles = cute.ceil_div(m, TILE) * cute.ceil_div(n, TILE) * batches
         if (launch != 0) & (tiles > 0):
-            self.kernel(a, b, aux, outs).launch(
+            self.kernel(a, bs, aux, outs).launch(
                 grid=[tiles, 1, 1], block=[THREADS, 1, 1], stream=stream
             )
 
     @cute.kernel
-    def kernel(self, a: cute.Tensor, b: cute.Tensor, aux, outs):
-        m, n, _ = outs[0].shape
+    def kernel(self, a: cute.Tensor, bs, aux, outs):
+        m, n = a.shape[0], bs[0].shape[0]
         thread, tile = cute.arch.thread_idx()[0], cute.arch.block_idx()[0]
         tiles_n = cute.ceil_div(n, TILE)
         tiles_mn = cute.ceil_div(m, TILE) * tiles_n
@@ -77,46 +86,113 @@ class SimtMatmul:
         smem = SmemAllocator()
         layout = cute.make_layout((TILE, TILE_K), stride=(1, PITCH))
         s_a = smem.allocate_tensor(self.sum, layout, byte_alignment=16)
-        s_b = smem.allocate_tensor(self.sum, layout, byte_alignment=16)
+        s_bs = [smem.allocate_tensor(self.sum, layout, byte_alignment=16) for _ in bs]
 
         k = a.shape[1]
         next_a = cute.make_rmem_tensor((LOADS,), a.element_type)
-        next_b = cute.make_rmem_tensor((LOADS,), b.element_type)
-        at_a, at_b = self.lanes(a, thread), self.lanes(b, thread)
-        acc = cute.make_rmem_tensor((BLOCK, BLOCK), self.sum)
-        acc.fill(0)
+        next_bs = [cute.make_rmem_tensor((LOADS,), b.element_type) for b in bs]
+        at_a, at_bs = self.lanes(a, thread), [self.lanes(b, thread) for b in bs]
+        accs = [cute.make_rmem_tensor((BLOCK, BLOCK), self.sum) for _ in bs]
+        for acc in accs:
+            acc.fill(0)
         tr, tc = thread // LANES * BLOCK, thread % LANES * BLOCK
         self.load(a, next_a, row0, Int32(0), batch, at_a)
-        self.load(b, next_b, column0, Int32(0), batch, at_b)
+        for b, next_b, at_b in zip(bs, next_bs, at_bs, strict=True):
+            self.load(b, next_b, column0, Int32(0), batch, at_b)
         for k0 in range(0, k, TILE_K):
             for i in cutlass.range_constexpr(LOADS):
                 s_a[at_a[i][0], at_a[i][1]] = dtypes.widen(next_a[i], self.sum)
-                s_b[at_b[i][0], at_b[i][1]] = dtypes.widen(next_b[i], self.sum)
+                for s_b, next_b, at_b in zip(s_bs, next_bs, at_bs, strict=True):
+                    s_b[at_b[i][0], at_b[i][1]] = dtypes.widen(next_b[i], self.sum)
             cute.arch.sync_threads()
             self.load(a, next_a, row0, k0 + TILE_K, batch, at_a)
-            self.load(b, next_b, column0, k0 + TILE_K, batch, at_b)
+            for b, next_b, at_b in zip(bs, next_bs, at_bs, strict=True):
+                self.load(b, next_b, column0, k0 + TILE_K, batch, at_b)
             for p in cutlass.range_constexpr(TILE_K):
                 x = cute.make_rmem_tensor((BLOCK,), self.sum)
-                y = cute.make_rmem_tensor((BLOCK,), self.sum)
                 cute.autovec_copy(cute.local_tile(s_a[None, p], (BLOCK,), (tr // BLOCK,)), x)
-                cute.autovec_copy(cute.local_tile(s_b[None, p], (BLOCK,), (tc // BLOCK,)), y)
-                for r in cutlass.range_constexpr(BLOCK):
-                    for c in cutlass.range_constexpr(BLOCK):
-                        acc[r, c] = dtypes.multiply_add(x[r], y[c], acc[r, c])
+                for acc, s_b in zip(accs, s_bs, strict=True):
+                    y = cute.make_rmem_tensor((BLOCK,), self.sum)
+                    cute.autovec_copy(cute.local_tile(s_b[None, p], (BLOCK,), (tc // BLOCK,)), y)
+                    for r in cutlass.range_constexpr(BLOCK):
+                        for c in cutlass.range_constexpr(BLOCK):
+                            acc[r, c] = dtypes.multiply_add(x[r], y[c], acc[r, c])
             cute.arch.sync_threads()
 
         rows = [row0 + tr + r for r in range(BLOCK)]
         columns = [column0 + tc + c for c in range(BLOCK)]
-        block = cute.make_rmem_tensor((BLOCK * BLOCK,), self.sum)
-        for e in cutlass.range_constexpr(BLOCK * BLOCK):
-            block[e] = acc[PATTERN[e]]
+        blocks = [cute.make_rmem_tensor((BLOCK * BLOCK,), self.sum) for _ in bs]
+        for acc, block in zip(accs, blocks, strict=True):
+            for e in cutlass.range_constexpr(BLOCK * BLOCK):
+                block[e] = acc[PATTERN[e]]
         mine = device_epilogue.Block(rows, columns, batch, PATTERN, (m, n))
         fetched = device_epilogue.fetch(self.epilogue, aux, mine)
-        values = device_epilogue.run(self.epilogue, fetched, block.load())
-        for out, value in zip(outs, values, strict=True):
-            narrow = cute.make_rmem_tensor((BLOCK * BLOCK,), out.element_type)
-            narrow.store(pointwise.DEVICE.narrow(value, out.element_type))
-            device_epilogue.store_direct(out, narrow, mine)
+        values = device_epilogue.run(self.epilogue, fetched, [block.load() for block in blocks])
+        for entry, out, value in zip(self.epilogue["outputs"], outs, values, strict=True):
+            if cutlass.const_expr("reduce" in entry):
+                fold, axes = reductions.fold(entry["reduce"]["mode"]), entry["reduce"]["axes"]
+                self.leave(fold, axes, value, mine, out, cute.recast_tensor(s_a, Float32))
+            else:
+                narrow = cute.make_rmem_tensor((BLOCK * BLOCK,), out.element_type)
+                narrow.store(DEVICE.narrow(value, out.element_type))
+                device_epilogue.store_direct(out, narrow, mine)
+
+    @cute.jit
+    def leave(
+        self,
+        fold: cutlass.Constexpr,
+        axes: cutlass.Constexpr,
+        value: Any,
+        block: cutlass.Constexpr,
+        partials: cute.Tensor,
+        smem: cute.Tensor,
+    ):
+        """Fold the values of the block's tile along the axes, and write what is left."""
+        thread = cute.arch.thread_idx()[0]
+        values = cute.make_rmem_tensor((BLOCK * BLOCK,), Float32)
+        values.store(fold.map(DEVICE, value))
+        # A fold along N keeps rows, the others keep columns.
+        kept, other = (0, 1) if axes == "n" else (1, 0)
+        place = (thread // LANES, thread % LANES)  # of the thread's values, in steps of BLOCK
+        inside = [
+            [x < extent for x in coordinates]
+            for coordinates, extent in zip((block.rows, block.columns), block.extents, strict=True)
+        ]
+        left = [Float32(fold.identity)] * BLOCK
+        for e in cutlass.range_constexpr(BLOCK * BLOCK):
+            r, c = PATTERN[e]
+            x = DEVICE.select(inside[0][r] & inside[1][c], values[e], fold.identity)
+            left[PATTERN[e][kept]] = fold.combine(DEVICE, left[PATTERN[e][kept]], x)
+        cute.arch.sync_threads()
+        for i in cutlass.range_constexpr(BLOCK):
+            smem[place[kept] * BLOCK + i, place[other]] = left[i]
+        cute.arch.sync_threads()
+        tile = [coordinates[0] // TILE for coordinates in (block.rows, block.columns)]
+        if thread < TILE:
+            total = Float32(fold.identity)
+            for i in cutlass.range_constexpr(LANES):
+                total = fold.combine(DEVICE, total, smem[thread, i])
+            if cutlass.const_expr(axes == "mn"):
+                smem[thread, 0] = total
+            else:
+                at = tile[kept] * TILE + thread
+                if at < block.extents[kept]:
+                    self.write(partials, tile[other], at, block.batch, total)
+        if cutlass.const_expr(axes == "mn"):
+            cute.arch.sync_threads()
+            if thread == 0:
+                total = Float32(fold.identity)
+                for i in cutlass.range_constexpr(TILE):
+                    total = fold.combine(DEVICE, total, smem[i, 0])
+                across = cute.ceil_div(block.extents[1], TILE)
+                self.write(partials, tile[0] * across + tile[1], Int32(0), block.batch, total)
+
+    def write(
+        self, partials: cute.Tensor, tile: Int32, at: Int32, batch: Int32, value: Float32
+    ) -> None:
+        offset = at.to(Int64) * partials.stride[1] + batch.to(Int64) * partials.stride[2]
+        target = cute.make_tensor(partials.iterator + (offset + tile), cute.make_layout(1))
+        target[0] = value
 
     def lanes(self, t: cute.Tensor, thread: Int32) -> list[tuple[Int32, Int32]]:
         """Tile coordinates (row, k) of the elements that a thread loads, consecutive lanes along
@@ -144,14 +220,19 @@ class SimtMatmul:
 
 
 def matmul(params: Mapping[str, Any]) -> KernelTemplate:
-    """Template ``gemm.kernels.simt:matmul``; params ``a_dtype``, ``b_dtype`` and ``epilogue``."""
+    """Template ``gemm.kernels.simt:matmul``; params ``a_dtype``, ``b_dtype``, ``products`` and
+    ``epilogue``.
+    """
     epilogue = params["epilogue"]
-    a_dtype, b_dtype = (operands.named_dtype(params[name]) for name in ("a_dtype", "b_dtype"))
     space, extents = AddressSpace.gmem, operands.Extents()
-    a = operands.any_stride(a_dtype, (extents.m, extents.k, cute.sym_int()), space)
-    b = operands.any_stride(b_dtype, (extents.n, extents.k, cute.sym_int()), space)
+    a, *bs = operands.matrices(params, extents, space)
     aux = operands.epilogue_inputs(epilogue, extents, space)
     outs = operands.epilogue_outputs(epilogue, extents, space, tma=False)
+    for position, entry in enumerate(epilogue["outputs"]):
+        if axes := operands.reduced_axes(entry):
+            kept = {(0,): extents.n, (1,): extents.m, (0, 1): cute.sym_int()}[axes]
+            outs[position] = operands.partials((cute.sym_int(), kept, extents.batch), space)
     stream = make_fake_stream(use_tvm_ffi_env_stream=True)
-    kernel = SimtMatmul(epilogue, a_dtype)
-    return KernelTemplate(kernel, (Int32(1), a, b, stream, *aux, *outs), SMEM_BYTES)
+    function = SimtMatmul(a.element_type, params["products"], epilogue)
+    smem_bytes = (1 + params["products"]) * SMEM_BYTES
+    return KernelTemplate(function, (Int32(1), a, stream, *bs, *aux, *outs), smem_bytes)

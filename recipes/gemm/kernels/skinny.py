@@ -148,7 +148,7 @@ class Skinny:
         pattern = tuple((i, i) for i in range(share))
         mine_at = device_epilogue.Block(rows, columns, batch, pattern, (m, n))
         fetched = device_epilogue.fetch(self.epilogue, aux, mine_at)
-        results = device_epilogue.run(self.epilogue, fetched, mine.load())
+        results = device_epilogue.run(self.epilogue, fetched, [mine.load()])
         for out, result in zip(outs, results, strict=True):
             narrow = cute.make_rmem_tensor((share,), out.element_type)
             narrow.store(result.to(out.element_type))

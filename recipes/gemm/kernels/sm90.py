@@ -641,13 +641,13 @@ class Sm90Matmul:
         if cutlass.const_expr(bare or blocks == 1):
             for i in cutlass.range_constexpr(blocks):
                 mine = cute.make_tensor(acc.iterator + i * size, cute.make_layout(size)).load()
-                values = device_epilogue.run(config.epilogue, fetched, mine)
+                values = device_epilogue.run(config.epilogue, fetched, [mine])
                 self.store(values, staging, tma_outs, tma_targets, outs, view, i)
         else:
             for i in cutlass.range(blocks, unroll=1):
                 mine = cute.make_tensor(acc.iterator, cute.make_layout(size)).load()
                 ahead = self.block(view, i + 1)
-                values = device_epilogue.run(config.epilogue, fetched, mine, aux, ahead)
+                values = device_epilogue.run(config.epilogue, fetched, [mine], aux, ahead)
                 for e in cutlass.range_constexpr(cute.size(acc) - size):
                     flat[e] = flat[e + size]
                 self.store(values, staging, tma_outs, tma_targets, outs, view, i)

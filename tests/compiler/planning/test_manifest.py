@@ -30,6 +30,8 @@ def test_recorded_ids_do_not_move():
     ids = {s.name: f.engine_id(s) for f in manifest.FAMILIES for s in f.engines}
     assert ids["gemm.sm90.persistent"] == 20_000
     assert ids["gemm.host.blocked"] == 20_001
+    assert ids["moe.sm90.any_stride"] == 20_100
+    assert ids["moe.host.blocked"] == 20_101
 
 
 def test_every_named_hook_resolves_and_engines_carry_their_slots_name():

@@ -1,0 +1,78 @@
+"""The second step of a reduction: what the tiles of a result left, folded into the output.
+
+Arguments: ``launch, count, partials (T, R, L), out (R, L)``; ``count`` is of how many values each
+output is the fold, tiles with the 64 rows or columns that are theirs counted whole or in part.
+``partials`` is fp32 with ``T`` contiguous, ``out`` has any strides; any extents (T = 0 leaves the
+mode's value of none).
+
+Roles: a warp for each output, 8 warps in a block. Lanes take every 32nd of the T values, then fold
+across the warp by shuffles: the same order at every call, and no atomics.
+
+No shared memory. Floor: T R L values are read once, 1/64 or less of what the result has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import cutlass.cute as cute
+from cutlass import Float32, Int32, Int64
+from cutlass.base_dsl.enums import AddressSpace
+from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
+
+from cudnn_aot.recipes.gemm.kernels import operands
+from cudnn_aot.recipes.trace import reductions
+from cudnn_aot.recipes.trace.pointwise import DEVICE
+from cudnn_aot.recipes.trace.template import KernelTemplate
+
+WARP, WARPS = 32, 8
+
+
+class FoldTiles:
+    """The traced host and device functions; what they are specialised on lives in the instance."""
+
+    def __init__(self, mode: str):
+        self.fold = reductions.fold(mode)
+
+    @cute.jit
+    def __call__(
+        self, launch: Int32, count: Int64, partials: cute.Tensor, out: cute.Tensor, stream
+    ):
+        blocks = cute.ceil_div(out.shape[0], WARPS) * out.shape[1]
+        if (launch != 0) & (blocks > 0):
+            self.kernel(count, partials, out).launch(
+                grid=[blocks, 1, 1], block=[WARP * WARPS, 1, 1], stream=stream
+            )
+
+    @cute.kernel
+    def kernel(self, count: Int64, partials: cute.Tensor, out: cute.Tensor):
+        thread, block = cute.arch.thread_idx()[0], cute.arch.block_idx()[0]
+        lane, rows = thread % WARP, out.shape[0]
+        blocks_of_one = cute.ceil_div(rows, WARPS)
+        batch = block // blocks_of_one
+        row = (block - batch * blocks_of_one) * WARPS + thread // WARP
+        if row < rows:
+            start = row.to(Int64) * partials.stride[1] + batch.to(Int64) * partials.stride[2]
+            total = Float32(self.fold.identity)
+            for t in range(lane, partials.shape[0], WARP):
+                value = cute.make_tensor(partials.iterator + (start + t), cute.make_layout(1))[0]
+                total = Float32(self.fold.combine(DEVICE, total, value))
+            total = cute.arch.warp_reduction(total, lambda x, y: self.fold.combine(DEVICE, x, y))
+            if lane == 0:
+                value = self.fold.finish(DEVICE, total, count.to(Float32))
+                place = row.to(Int64) * out.stride[0] + batch.to(Int64) * out.stride[1]
+                target = cute.make_tensor(out.iterator + place, cute.make_layout(1))
+                target[0] = value.to(out.element_type)
+
+
+def fold(params: Mapping[str, Any]) -> KernelTemplate:
+    """Template ``gemm.kernels.fold:fold``; params ``mode`` and ``dtype``, that of the output."""
+    space, rows, batch = AddressSpace.gmem, cute.sym_int(), cute.sym_int()
+    partials = operands.partials((cute.sym_int(), rows, batch), space)
+    strides = (cute.sym_int64(), cute.sym_int64())
+    out = make_fake_tensor(
+        operands.named_dtype(params["dtype"]), (rows, batch), strides, memspace=space
+    )
+    stream = make_fake_stream(use_tvm_ffi_env_stream=True)
+    return KernelTemplate(FoldTiles(params["mode"]), (Int32(1), Int64(1), partials, out, stream), 0)

@@ -1,0 +1,68 @@
+"""Fake tensors of the grouped kernels: the argument types that the tvm-ffi wrapper checks at every
+call.
+
+Extents are 32-bit and strides 64-bit, in elements: token (T, K), weight (N, K, E), offsets (C,),
+out (R, N); token_index (R,) for GATHER and SCATTER, and token_ks (R,) and the number top_k after it
+for SCATTER. T is R but for GATHER. Equal letters are one symbol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import cutlass.cute as cute
+from cutlass import Int32, Int64
+from cutlass.base_dsl.enums import AddressSpace
+from cutlass.cute.runtime import make_fake_tensor
+
+from cudnn_aot.recipes.trace.dtypes import DTYPES
+
+FLOATS = {name: DTYPES[name] for name in ("FLOAT", "HALF", "BFLOAT16")}
+MODES = ("NONE", "GATHER", "SCATTER")
+INTEGERS = {"INT32": Int32, "INT64": Int64}
+
+
+def arguments(params: Mapping[str, Any], space: AddressSpace) -> tuple[list[Any], list[Any]]:
+    """``[token, weight, offsets]``, and the mode's routing followed by the output.
+
+    ``params`` has ``mode``, ``dtype`` of token and weight, ``out_dtype``, ``offset_dtype``, and in
+    ``route_dtypes`` those of what routes rows.
+
+    Raises:
+        ValueError: a parameter is off the menu.
+    """
+    mode, route_dtypes = params["mode"], params["route_dtypes"]
+    if mode not in MODES:
+        raise ValueError(f"mode: got {mode!r}, want one of {', '.join(MODES)}")
+    if len(route_dtypes) != MODES.index(mode):
+        raise ValueError(
+            f"route_dtypes: got {len(route_dtypes)}, want {MODES.index(mode)} for mode {mode}"
+        )
+    rows, n, k = cute.sym_int(), cute.sym_int(), cute.sym_int()
+    tokens = cute.sym_int() if mode == "GATHER" else rows
+    dtype = _named(params["dtype"], FLOATS)
+    head = [
+        _any_stride(dtype, (tokens, k), space),
+        _any_stride(dtype, (n, k, cute.sym_int()), space),
+        _any_stride(_named(params["offset_dtype"], INTEGERS), (cute.sym_int(),), space),
+    ]
+    tail = [_any_stride(_named(name, INTEGERS), (rows,), space) for name in route_dtypes]
+    tail += [Int64(1)] * (mode == "SCATTER")
+    return head, [*tail, output(params, (rows, n), space)]
+
+
+def output(params: Mapping[str, Any], shape: tuple[Any, Any], space: AddressSpace) -> Any:
+    """The output ``(R, N)`` of ``out_dtype``; raises ValueError for a type off the menu."""
+    return _any_stride(_named(params["out_dtype"], FLOATS), shape, space)
+
+
+def _named(name: str, dtypes: Mapping[str, type]) -> type:
+    if name not in dtypes:
+        raise ValueError(f"dtype: got {name!r}, want one of {', '.join(dtypes)}")
+    return dtypes[name]
+
+
+def _any_stride(dtype: type, shape: tuple[Any, ...], space: AddressSpace) -> Any:
+    """A tensor of any strides, aligned to its element."""
+    return make_fake_tensor(dtype, shape, tuple(cute.sym_int64() for _ in shape), memspace=space)

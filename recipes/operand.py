@@ -1,0 +1,80 @@
+"""What a graph declares of what a call binds, as facts of every family have it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cudnn_aot.compiler.graph.enums import scalar_type
+from cudnn_aot.compiler.graph.extents import Extent, Symbol, SymExpr
+from cudnn_aot.compiler.graph.tensor import Tensor
+
+INT32_MAX = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A tensor that the caller binds, with its declaration."""
+
+    uid: int
+    name: str
+    dtype: str
+    dim: tuple[Extent, ...]
+    stride: tuple[Extent, ...]
+    optional: bool = False
+    value: float | None = None  # default of a pass-by-value scalar
+    constant: bool = False  # a number that no call can change
+
+    @staticmethod
+    def of(tensor: Tensor) -> Operand:
+        value = tensor.pass_by_value
+        return Operand(
+            uid=tensor.uid,
+            name=tensor.name,
+            dtype=dtype_name(tensor.data_type),
+            dim=tuple(tensor.dim),
+            stride=tuple(tensor.stride),
+            optional=bool(tensor.is_optional),
+            value=None if value is None else float(value),
+            constant=tensor.scalar_type is scalar_type.COMPILE_TIME_CONST,
+        )
+
+    def __str__(self) -> str:
+        return f"{self.dtype} {in_words(self.dim)} stride {in_words(self.stride)}"
+
+
+def dtype_name(data_type: Any) -> str:
+    return str(data_type.name)
+
+
+def in_words(extents: Iterable[Extent]) -> str:
+    return "[" + ", ".join(str(extent) for extent in extents) + "]"
+
+
+def bounds(extent: Extent, symbols: Mapping[str, Symbol]) -> tuple[int, int]:
+    """Smallest and largest value of an extent over the declared ranges of its symbols."""
+    if not isinstance(extent, SymExpr):
+        return extent, extent
+    low = high = extent.coef
+    for name in extent.symbols:
+        low *= symbols[name].min
+        high *= symbols[name].max
+    return low, high
+
+
+def solve(
+    told: Iterable[tuple[Extent, int | None]], symbols: Mapping[str, Symbol]
+) -> dict[str, int] | None:
+    """The values of all symbols as extents with known values tell them; None where they do not tell
+    one, or one that is not in its domain.
+    """
+    values: dict[str, int] = {}
+    for extent, value in told:
+        if isinstance(extent, SymExpr) and len(extent.symbols) == 1 and value is not None:
+            values.setdefault(extent.symbols[0], value // extent.coef)
+    if values.keys() != symbols.keys():
+        return None
+    if any(symbol.refuse(values[name]) for name, symbol in symbols.items()):
+        return None
+    return values
