@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -124,24 +125,27 @@ def push_image(
     registry = Registry(parsed, plain_http, retry)
     sent = sent_bytes = 0
 
-    def put(media_type: str, data: bytes, annotations: Mapping[str, str] | None = None) -> Any:
+    def put(
+        media_type: str, blob: IO[bytes], annotations: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
         nonlocal sent, sent_bytes
-        described = image.descriptor(media_type, data, annotations)
+        described: dict[str, Any] = image.descriptor(media_type, blob, annotations)
         if not registry.has_blob(described["digest"]):
-            registry.put_blob(described["digest"], data)
-            sent, sent_bytes = sent + 1, sent_bytes + len(data)
+            registry.put_blob(described["digest"], blob)
+            sent, sent_bytes = sent + 1, sent_bytes + described["size"]
         return described
 
     layers = []
     parts = image.layers_of(contents)
     for number, layer in enumerate(parts):
         progress(Event(Stage.SEND, number, len(parts), layer.target))
-        data = layer.to_bytes(reader, index)
-        layers.append(put(image.LAYER_TYPE, data, {image.TARGET: layer.target}))
+        with tempfile.TemporaryFile() as file:  # a layer may be larger than memory
+            layer.write(reader, index, file)
+            layers.append(put(image.LAYER_TYPE, file, {image.TARGET: layer.target}))
     diff_ids = [layer["digest"] for layer in layers]
-    config = put(image.CONFIG_TYPE, image.config_bytes(architecture, diff_ids))
+    config = put(image.CONFIG_TYPE, io.BytesIO(image.config_bytes(architecture, diff_ids)))
     manifest = image.manifest_bytes(contents, config, layers)
-    described = image.descriptor(image.MANIFEST_TYPE, manifest)
+    described = image.descriptor(image.MANIFEST_TYPE, io.BytesIO(manifest))
     if parsed.digest and parsed.digest != described["digest"]:
         raise RemoteError(
             f"{parsed}: the store gives the manifest {described['digest']}: push to a tag"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import gzip
+import hashlib
 import io
 import tarfile
 import zlib
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from cudnn_aot.cache import layout
-from cudnn_aot.cache.canonical import canonical_bytes, sha256_hex
+from cudnn_aot.cache.canonical import canonical_bytes
 from cudnn_aot.cache.contents import Contents
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.errors import DamagedError, RemoteError, UsageError
@@ -32,6 +33,7 @@ GZIP_LAYER_TYPE = f"{LAYER_TYPE}+gzip"
 _MAX_LAYER_BYTES = 16 << 30  # of what a compressed layer may make of little
 _MAX_READ_BYTES = 64 << 10  # at once: a name in an extended header has some hundred
 _PIECE_BYTES = 32 << 10
+_HASHED_BYTES = 1 << 20
 # Annotations of the manifest, and of layers the target, which is empty for what targets share.
 ROOT_DIGEST = "cudnn-aot.root-digest"
 TARGETS = "cudnn-aot.targets"
@@ -47,10 +49,9 @@ class Layer:
     target: str
     paths: tuple[str, ...]
 
-    def to_bytes(self, reader: StoreReader, index: bytes) -> bytes:
-        stream = io.BytesIO()
+    def write(self, reader: StoreReader, index: bytes, to: IO[bytes]) -> None:
         # PAX is the one form in which Python writes long names by the standard.
-        with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        with tarfile.open(fileobj=to, mode="w", format=tarfile.PAX_FORMAT) as tar:
             for folder in _folders(self.paths):
                 tar.addfile(_entry(folder, tarfile.DIRTYPE, 0o755))
             for path in sorted(self.paths):
@@ -58,7 +59,6 @@ class Layer:
                 entry = _entry(f"{FOLDER}/{path}", tarfile.REGTYPE, 0o444)
                 entry.size = len(data)
                 tar.addfile(entry, io.BytesIO(data))
-        return stream.getvalue()
 
 
 def layers_of(contents: Contents) -> list[Layer]:
@@ -74,12 +74,18 @@ def layers_of(contents: Contents) -> list[Layer]:
     return [Layer(target, tuple(sorted(shares[target]))) for target in sorted(shares)]
 
 
-def descriptor(media_type: str, data: bytes, annotations: Mapping[str, str] | None = None) -> Any:
-    """What a manifest says of a blob."""
+def descriptor(
+    media_type: str, blob: IO[bytes], annotations: Mapping[str, str] | None = None
+) -> Any:
+    """What a manifest says of a blob, which is read from its start to its end."""
+    blob.seek(0)
+    digest = hashlib.sha256()
+    while piece := blob.read(_HASHED_BYTES):
+        digest.update(piece)
     found: dict[str, Any] = {
         "mediaType": media_type,
-        "digest": f"sha256:{sha256_hex(data)}",
-        "size": len(data),
+        "digest": f"sha256:{digest.hexdigest()}",
+        "size": blob.tell(),
     }
     return found | ({"annotations": dict(annotations)} if annotations else {})
 

@@ -126,8 +126,8 @@ class Registry:
 
         return self._fetch(f"cannot ask for {self._base}/blobs/{digest}", ask)
 
-    def put_blob(self, digest: str, data: bytes) -> None:
-        """Upload a blob in one piece."""
+    def put_blob(self, digest: str, blob: IO[bytes]) -> None:
+        """Upload a blob in one request, as it is read."""
 
         def ask(seconds: float) -> None:
             opened = self._send("POST", f"{self._base}/blobs/uploads/", seconds)
@@ -135,7 +135,7 @@ class Registry:
             place = urljoin(f"{self._base}/", opened.headers.get("Location", ""))
             place += f"{'&' if urlsplit(place).query else '?'}digest={digest}"
             kind = {"Content-Type": "application/octet-stream"}
-            self._send("PUT", place, seconds, headers=kind, data=data).raise_for_status()
+            self._send("PUT", place, seconds, headers=kind, data=blob).raise_for_status()
 
         self._fetch(f"cannot upload {self._base}/blobs/{digest}", ask)
 
@@ -233,6 +233,8 @@ class Registry:
         """One request, and once more with a token or login where the registry asks for that."""
         headers = dict(options.pop("headers", {}))
         for _ in range(2):
+            if hasattr(options.get("data"), "seek"):
+                options["data"].seek(0)  # what went before may have read some of it
             own = urlsplit(url).netloc == urlsplit(self._base).netloc
             authorized = {"Authorization": self._token} if self._token and own else {}
             answer = self._session.request(

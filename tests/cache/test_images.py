@@ -116,10 +116,27 @@ def test_equal_stores_are_equal_images(stored, tmp_path):
 
 def layers(reader: StoreReader) -> list[tuple[str, bytes]]:
     contents = contents_of(reader)
-    return [
-        (layer.target, layer.to_bytes(reader, contents.index.to_bytes()))
-        for layer in image.layers_of(contents)
-    ]
+    made = []
+    for layer in image.layers_of(contents):
+        stream = io.BytesIO()
+        layer.write(reader, contents.index.to_bytes(), stream)
+        made.append((layer.target, stream.getvalue()))
+    return made
+
+
+def test_a_layer_may_be_larger_than_memory(registry, tmp_path):
+    """What a push holds is some of the largest file, however many there are."""
+    size, count = 1 << 20, 24
+    store = tmp_path / "store"
+    with StoreWriter(store) as writer:
+        for number in range(count):
+            digest = writer.put_blob(bytes([number]) * size)
+            put_plan(writer, f"plan{number}", blobs=[{"blob": digest, "bytes": size}])
+    tracemalloc.start()
+    sent = push_image(StoreReader(store), f"{registry.host}/team/large:v1")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert sent.bytes_sent > count * size and peak < 8 * size
 
 
 def test_layers_over_each_other_are_the_store(stored, tmp_path):
@@ -300,11 +317,11 @@ def push_layers(
     listed = []
     for target, data in held:
         annotations = {image.TARGET: target} if is_annotated else None
-        described = image.descriptor(image.LAYER_TYPE, data, annotations)
-        there.put_blob(described["digest"], data)
+        described = image.descriptor(image.LAYER_TYPE, io.BytesIO(data), annotations)
+        there.put_blob(described["digest"], io.BytesIO(data))
         listed.append(described)
-    config = image.descriptor(image.CONFIG_TYPE, b"{}")
-    there.put_blob(config["digest"], b"{}")
+    config = image.descriptor(image.CONFIG_TYPE, io.BytesIO(b"{}"))
+    there.put_blob(config["digest"], io.BytesIO(b"{}"))
     document = {"schemaVersion": 2, "mediaType": image.MANIFEST_TYPE, "config": config}
     there.put_manifest("v1", json.dumps({**document, "layers": listed}).encode())
     return str(reference)
