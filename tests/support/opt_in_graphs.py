@@ -37,12 +37,14 @@ def scaled(name: str, m, n, k, types=(E4M3, E4M3), out=BF16, batch=1, symbols=No
 
 
 def sums(name: str, m, n, k) -> Graph:
-    """The INT32 sums of products of INT8."""
+    """The INT32 sums of products of INT8, and the largest magnitude of each column of them."""
     g = graph(name)
     a = operand(g, "A", m, k, data_type=INT8)
     b = operand(g, "B", k, n, data_type=INT8)
     y = g.matmul(a, b, name="mm", compute_data_type=INT32)
     y.set_output(True).set_data_type(INT32).set_name("Y")
+    largest = g.reduction(y, mode=cudnn.reduction_mode.AMAX, name="amax").set_dim([1, 1, n])
+    largest.set_output(True).set_data_type(FLOAT).set_name("largest")
     return g
 
 
@@ -56,6 +58,7 @@ OPT_IN_GRAPHS: tuple[Callable[[], Graph], ...] = (
     lambda: gated("gated", 200, 328, 136),
     lambda: gated("gated_any_m", "M", 130, 77, io=HALF, symbols=ANY_M),
     lambda: gated("gated_majors", 65, 64, 40, b_transposed=False),
+    lambda: gated("gated_e4m3", 65, 96, 80, io=E4M3),
     lambda: reduced("folds", 200, 130, 72, FOLDS),
     lambda: reduced("folds_any_m", "M", 67, 40, FOLDS[:2], symbols=ANY_M),
     lambda: reduced("folds_alone", 129, 200, 64, FOLDS[4:], batch=3, whole=False),
