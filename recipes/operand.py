@@ -11,6 +11,7 @@ from cudnn_aot.compiler.graph.extents import Extent, Symbol, SymExpr
 from cudnn_aot.compiler.graph.tensor import Tensor
 
 INT32_MAX = 2**31 - 1
+FP8_DTYPES = ("FP8_E4M3", "FP8_E5M2")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,11 @@ from typing import Any
 from cudnn_aot.compiler.planning.capability import Capability
 from cudnn_aot.recipes.gemm.facts import CAST, VALUE, EpilogueOutput, GemmFacts
 from cudnn_aot.recipes.gemm.lowering import unmergeable_batch
-from cudnn_aot.recipes.operand import INT32_MAX, bounds
+from cudnn_aot.recipes.operand import FP8_DTYPES, INT32_MAX, bounds
 from cudnn_aot.recipes.pointwise import UNTRACED
 from cudnn_aot.recipes.reductions import FOLDED, UNFOLDED
 
 EPILOGUE_DTYPES = ("BFLOAT16", "HALF", "FLOAT")
-FP8_DTYPES = ("FP8_E4M3", "FP8_E5M2")
 # Of A and B of a kernel that widens every element on its own, and of its epilogue's tensors.
 ANY_DTYPES = (*EPILOGUE_DTYPES, *FP8_DTYPES, "INT8")
 # Of what a reduction leaves: its second step stores no others.

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from cudnn_aot.compiler.planning.capability import Capability
 from cudnn_aot.recipes.moe.facts import MoeFacts
-from cudnn_aot.recipes.operand import INT32_MAX, bounds
+from cudnn_aot.recipes.operand import FP8_DTYPES, INT32_MAX, bounds
 
-DTYPES = ("BFLOAT16", "HALF", "FLOAT")
+DTYPES = ("BFLOAT16", "HALF", "FLOAT", *FP8_DTYPES)
 MODES = ("NONE", "GATHER", "SCATTER")
 
 
@@ -22,6 +22,7 @@ class MoeCapability(Capability[MoeFacts]):
     layouts: tuple[str, ...] = ("any strides",)
     features: tuple[str, ...] = (
         f"modes {', '.join(MODES)}",
+        "token and weight of different FP8 types",
         "offsets and indices INT32 or INT64",
         "symbolic rows, N and K",
     )
@@ -30,7 +31,7 @@ class MoeCapability(Capability[MoeFacts]):
         if facts.mode not in MODES:
             return f"mode {facts.mode} is not in {'/'.join(MODES)}: it adds rows to one another"
         token, weight, out = facts.token.dtype, facts.weight.dtype, facts.out.dtype
-        if token != weight:
+        if token != weight and not {token, weight} <= set(FP8_DTYPES):
             return f"token is {token} and weight is {weight}, want the same dtype"
         for name, dtype in (("token", token), ("output", out)):
             if dtype not in self.dtypes:

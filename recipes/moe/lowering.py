@@ -56,7 +56,8 @@ def lower(
 def _params(facts: MoeFacts) -> Json:
     return {
         "mode": facts.mode,
-        "dtype": facts.token.dtype,
+        "token_dtype": facts.token.dtype,
+        "weight_dtype": facts.weight.dtype,
         "out_dtype": facts.out.dtype,
         "offset_dtype": facts.offsets.dtype,
         "route_dtypes": [operand.dtype for operand in facts.route],

@@ -20,6 +20,7 @@ from cudnn_aot.recipes.gemm.kernels.raster import Raster
 from cudnn_aot.recipes.pointwise import TRACED
 from cudnn_aot.recipes.reductions import FOLDED
 from cudnn_aot.recipes.trace import pointwise
+from cudnn_aot.recipes.trace import tile as simt_tile
 
 BARE = {"inputs": [], "nodes": [], "outputs": [{"value": 0, "dtype": "BFLOAT16"}]}
 # Every operand kind, three output dtypes, a chain with transcendental ops.
@@ -265,11 +266,11 @@ def test_shared_memory_is_what_the_config_says(compiled):
 
 
 def test_what_the_simt_kernel_says_of_its_tiles_is_what_the_plan_counts():
-    assert any_stride.TILE == simt.TILE
+    assert any_stride.TILE == simt_tile.TILE
     for products in (1, 2):
         params = {"a_dtype": "HALF", "b_dtype": "HALF", "products": products, "epilogue": BARE}
         template = simt.matmul(params)
-        assert template.smem_bytes == (1 + products) * simt.TILE_K * simt.PITCH * 4
+        assert template.smem_bytes == (1 + products) * simt_tile.SMEM_BYTES
 
 
 def test_bytes_do_not_depend_on_the_process(compiled):

@@ -21,24 +21,27 @@ NUMPY = {
     "FLOAT": np.dtype(np.float32),
     "HALF": np.dtype(np.float16),
     "BFLOAT16": np.dtype(ml_dtypes.bfloat16),
+    "FP8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "FP8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
     "INT32": np.dtype(np.int32),
     "INT64": np.dtype(np.int64),
 }
 # Half an ulp of the output dtype, and for fp32 the accumulation of some tens of products.
-TOLERANCE = {"FLOAT": 1e-5, "HALF": 6e-4, "BFLOAT16": 5e-3}
+TOLERANCE = {"FLOAT": 1e-5, "HALF": 6e-4, "BFLOAT16": 5e-3, "FP8_E5M2": 0.13}
 
-# mode, type of token and weight, of the output, of the offsets, and of what routes rows.
+# mode, types of token, weight, output and offsets, and of what routes rows.
 KERNELS = {
-    "none": ("NONE", "FLOAT", "FLOAT", "INT32", ()),
-    "gather": ("GATHER", "BFLOAT16", "BFLOAT16", "INT32", ("INT64",)),
-    "scatter": ("SCATTER", "HALF", "HALF", "INT64", ("INT64", "INT32")),
+    "none": ("NONE", "FLOAT", "FLOAT", "FLOAT", "INT32", ()),
+    "gather": ("GATHER", "BFLOAT16", "BFLOAT16", "BFLOAT16", "INT32", ("INT64",)),
+    "scatter": ("SCATTER", "HALF", "HALF", "HALF", "INT64", ("INT64", "INT32")),
+    "fp8": ("NONE", "FP8_E4M3", "FP8_E5M2", "FP8_E5M2", "INT32", ()),
 }
 
 
 @pytest.fixture(scope="module")
 def kernels(compile_kernels, tmp_path_factory):
     out = tmp_path_factory.mktemp("moe_host")
-    names = ("mode", "dtype", "out_dtype", "offset_dtype", "route_dtypes")
+    names = ("mode", "token_dtype", "weight_dtype", "out_dtype", "offset_dtype", "route_dtypes")
     jobs = [
         {
             "name": name,
@@ -90,14 +93,13 @@ class Case:
 
     def __init__(self, kernel, rows, n, k, experts, offsets, tokens=None, seed=0):
         self.name = kernel
-        self.mode, self.dtype, self.out_dtype, self.offset_dtype, self.route_dtypes = KERNELS[
-            kernel
-        ]
+        self.mode, *self.dtypes, self.offset_dtype, self.route_dtypes = KERNELS[kernel]
+        token_dtype, weight_dtype, self.out_dtype = self.dtypes
         rng = np.random.default_rng(seed)
         tokens = rows if tokens is None else tokens
         self.rows, self.n = rows, n
-        self.token = rng.standard_normal((tokens, k)).astype(NUMPY[self.dtype])
-        self.weight = rng.standard_normal((n, k, experts)).astype(NUMPY[self.dtype])
+        self.token = rng.standard_normal((tokens, k)).astype(NUMPY[token_dtype])
+        self.weight = rng.standard_normal((n, k, experts)).astype(NUMPY[weight_dtype])
         self.offsets = np.asarray(offsets, NUMPY[self.offset_dtype])
         self.groups = group_count(len(offsets), experts)
         self.top_k = 2
@@ -114,7 +116,7 @@ class Case:
     def call(self, kernels, lay=lambda array: array):
         out = lay(np.full((self.rows, self.n), np.nan, NUMPY[self.out_dtype]))
         out[...] = np.nan
-        arguments = [self.groups, buffer(self.token, self.dtype), buffer(self.weight, self.dtype)]
+        arguments = [self.groups, *map(buffer, (self.token, self.weight), self.dtypes)]
         arguments.append(buffer(self.offsets, self.offset_dtype))
         arguments += map(buffer, self.route, self.route_dtypes)
         arguments += [self.top_k] * (self.mode == "SCATTER")

@@ -97,8 +97,8 @@ E = {"E": {"min": 2, "max": 8}}
         (lambda: moe_graphs.grouped("COMBINE"), "mode COMBINE is not in NONE/GATHER/SCATTER"),
         (weight_of_another_type, "token is BFLOAT16 and weight is FLOAT, want the same dtype"),
         (
-            lambda: moe_graphs.grouped(out=cudnn.data_type.FP8_E4M3),
-            "output is FP8_E4M3, want one of BFLOAT16/HALF/FLOAT",
+            lambda: moe_graphs.grouped(out=cudnn.data_type.INT8),
+            "output is INT8, want one of BFLOAT16/HALF/FLOAT/FP8_E4M3/FP8_E5M2",
         ),
         (
             lambda: moe_graphs.grouped(experts="E", symbols=E),
@@ -109,7 +109,7 @@ E = {"E": {"min": 2, "max": 8}}
             "tokens may reach 2147483648, want at most 2147483647",
         ),
     ],
-    ids=["chain", "two", "combine", "types", "fp8", "open-groups", "rows"],
+    ids=["chain", "two", "combine", "types", "int8", "open-groups", "rows"],
 )
 def test_what_no_engine_takes_is_declined_with_its_reason(build, reason):
     with pytest.raises(cudnnGraphNotSupportedError) as declined:

@@ -9,16 +9,16 @@ import pytest
 
 from cudnn_aot.recipes.moe.kernels import simt
 
-# mode, type of token and weight, of the output, of the offsets, and of what routes rows.
+# mode, types of token, weight, output and offsets, and of what routes rows.
 KERNELS = {
-    "none": ("NONE", "FLOAT", "BFLOAT16", "INT32", ()),
-    "gather": ("GATHER", "BFLOAT16", "BFLOAT16", "INT32", ("INT64",)),
-    "scatter": ("SCATTER", "HALF", "FLOAT", "INT64", ("INT32", "INT64")),
+    "none": ("NONE", "FP8_E4M3", "FP8_E5M2", "FP8_E4M3", "INT32", ()),
+    "gather": ("GATHER", "BFLOAT16", "BFLOAT16", "BFLOAT16", "INT32", ("INT64",)),
+    "scatter": ("SCATTER", "HALF", "HALF", "FLOAT", "INT64", ("INT32", "INT64")),
 }
 
 
 def params(row):
-    names = ("mode", "dtype", "out_dtype", "offset_dtype", "route_dtypes")
+    names = ("mode", "token_dtype", "weight_dtype", "out_dtype", "offset_dtype", "route_dtypes")
     return dict(zip(names, row, strict=True))
 
 
@@ -57,7 +57,7 @@ def test_every_mode_compiles_to_one_entry_and_spills_nothing(compiled):
     ("change", "message"),
     [
         ({"mode": "COMBINE"}, "mode: got 'COMBINE', want one of NONE, GATHER, SCATTER"),
-        ({"dtype": "INT8"}, "dtype: got 'INT8', want one of FLOAT, HALF, BFLOAT16"),
+        ({"token_dtype": "INT8"}, "dtype: got 'INT8', want one of FLOAT, HALF, BFLOAT16, FP8"),
         ({"offset_dtype": "FLOAT"}, "dtype: got 'FLOAT', want one of INT32, INT64"),
         ({"route_dtypes": ["INT32"]}, "route_dtypes: got 1, want 0 for mode NONE"),
     ],

@@ -72,6 +72,7 @@ OPT_IN_GRAPHS: tuple[Callable[[], Graph], ...] = (
     lambda: routed("groups", rows=400, k=136, n=200, experts=8, offsets=8),
     lambda: routed("groups_any_m", rows="M", k=64, n=72, offsets=9, io=FLOAT, symbols=ANY_M),
     lambda: routed("groups_gather", mode="GATHER", rows=300, k=45, n=67, tokens=90, integers=INT64),
+    lambda: routed("groups_fp8", rows=130, k=72, n=65, io=E4M3, out=BF16),
     lambda: routed("groups_scatter", mode="SCATTER", rows=260, k=64, n=130, io=HALF, out=FLOAT),
 )
 

@@ -32,7 +32,7 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Boolean, Float32, Int32, Int64
+from cutlass import Float32, Int32, Int64
 from cutlass.base_dsl.enums import AddressSpace
 from cutlass.cute.runtime import make_fake_stream
 from cutlass.memory import SmemAllocator
@@ -42,14 +42,20 @@ from cudnn_aot.recipes.gemm.kernels import operands
 from cudnn_aot.recipes.trace import dtypes, reductions
 from cudnn_aot.recipes.trace.pointwise import DEVICE
 from cudnn_aot.recipes.trace.template import KernelTemplate
+from cudnn_aot.recipes.trace.tile import (
+    BLOCK,
+    LANES,
+    LOADS,
+    SMEM_BYTES,
+    THREADS,
+    TILE,
+    TILE_K,
+    corner,
+    lanes,
+    multiply,
+    smem_layout,
+)
 
-THREADS = 256
-TILE, TILE_K = 64, 16
-BLOCK = 4  # outputs of a thread along each axis
-LANES = TILE // BLOCK
-PITCH = TILE + 4
-LOADS = TILE * TILE_K // THREADS
-SMEM_BYTES = TILE_K * PITCH * 4  # of each operand
 PATTERN = tuple((r, c) for r in range(BLOCK) for c in range(BLOCK))
 
 
@@ -84,18 +90,18 @@ class SimtMatmul:
         row0, column0 = rest // tiles_n * TILE, rest % tiles_n * TILE
 
         smem = SmemAllocator()
-        layout = cute.make_layout((TILE, TILE_K), stride=(1, PITCH))
+        layout = smem_layout()
         s_a = smem.allocate_tensor(self.sum, layout, byte_alignment=16)
         s_bs = [smem.allocate_tensor(self.sum, layout, byte_alignment=16) for _ in bs]
 
         k = a.shape[1]
         next_a = cute.make_rmem_tensor((LOADS,), a.element_type)
         next_bs = [cute.make_rmem_tensor((LOADS,), b.element_type) for b in bs]
-        at_a, at_bs = self.lanes(a, thread), [self.lanes(b, thread) for b in bs]
+        at_a, at_bs = lanes(a, thread), [lanes(b, thread) for b in bs]
         accs = [cute.make_rmem_tensor((BLOCK, BLOCK), self.sum) for _ in bs]
         for acc in accs:
             acc.fill(0)
-        tr, tc = thread // LANES * BLOCK, thread % LANES * BLOCK
+        tr, tc = corner(thread)
         self.load(a, next_a, row0, Int32(0), batch, at_a)
         for b, next_b, at_b in zip(bs, next_bs, at_bs, strict=True):
             self.load(b, next_b, column0, Int32(0), batch, at_b)
@@ -108,15 +114,7 @@ class SimtMatmul:
             self.load(a, next_a, row0, k0 + TILE_K, batch, at_a)
             for b, next_b, at_b in zip(bs, next_bs, at_bs, strict=True):
                 self.load(b, next_b, column0, k0 + TILE_K, batch, at_b)
-            for p in cutlass.range_constexpr(TILE_K):
-                x = cute.make_rmem_tensor((BLOCK,), self.sum)
-                cute.autovec_copy(cute.local_tile(s_a[None, p], (BLOCK,), (tr // BLOCK,)), x)
-                for acc, s_b in zip(accs, s_bs, strict=True):
-                    y = cute.make_rmem_tensor((BLOCK,), self.sum)
-                    cute.autovec_copy(cute.local_tile(s_b[None, p], (BLOCK,), (tc // BLOCK,)), y)
-                    for r in cutlass.range_constexpr(BLOCK):
-                        for c in cutlass.range_constexpr(BLOCK):
-                            acc[r, c] = dtypes.multiply_add(x[r], y[c], acc[r, c])
+            multiply(s_a, s_bs, accs, thread)
             cute.arch.sync_threads()
 
         rows = [row0 + tr + r for r in range(BLOCK)]
@@ -193,19 +191,6 @@ class SimtMatmul:
         offset = at.to(Int64) * partials.stride[1] + batch.to(Int64) * partials.stride[2]
         target = cute.make_tensor(partials.iterator + (offset + tile), cute.make_layout(1))
         target[0] = value
-
-    def lanes(self, t: cute.Tensor, thread: Int32) -> list[tuple[Int32, Int32]]:
-        """Tile coordinates (row, k) of the elements that a thread loads, consecutive lanes along
-        the axis of smaller stride.
-        """
-        along_k = Boolean(t.stride[1] < t.stride[0])
-        places = []
-        for i in range(LOADS):
-            e = thread + i * THREADS
-            row = cutlass.select_(along_k, e // TILE_K, e % TILE)
-            k = cutlass.select_(along_k, e % TILE_K, e // TILE)
-            places.append((Int32(row), Int32(k)))
-        return places
 
     @cute.jit
     def load(self, t: cute.Tensor, to: cute.Tensor, row0: Int32, k0: Int32, batch: Int32, places):

@@ -2,9 +2,9 @@
 kernels.
 
 Arguments: ``groups, token (T, K), weight (N, K, E), offsets (C,), route..., out (R, N)``; element
-alignment, any strides, any extents. BFLOAT16, HALF or FLOAT in and out, fp32 accumulation, one
-thread. Group g is the rows from ``offsets[g]`` to ``offsets[g + 1]``, or to R if there is none, and
-multiplies by ``weight[g % E]``.
+alignment, any strides, any extents. BFLOAT16, HALF, FLOAT, FP8_E4M3 or FP8_E5M2 in and out, fp32
+accumulation, one thread. Group g is the rows from ``offsets[g]`` to ``offsets[g + 1]``, or to R if
+there is none, and multiplies by ``weight[g % E]``.
 
 Nothing outside the operands is touched whatever the numbers in them are: offsets are clamped to
 ``0..R`` and to those before them, so that groups are disjoint; a GATHER row whose index is no token
@@ -35,7 +35,7 @@ from cutlass import Float32, Int32, Int64
 from cutlass.base_dsl.enums import AddressSpace
 
 from cudnn_aot.recipes.moe.kernels import operands
-from cudnn_aot.recipes.trace import pointwise
+from cudnn_aot.recipes.trace import dtypes, pointwise
 from cudnn_aot.recipes.trace.template import KernelTemplate
 
 ROWS = 4  # of a block
@@ -237,7 +237,7 @@ class HostGrouped:
             acc = Float32(0.0)
             for p in range(weight.shape[1]):
                 x = _scalar(row + p.to(Int64) * token.stride[1])
-                acc = cute.math.fma(x, weight[j, p, expert].to(Float32), acc)
+                acc = cute.math.fma(x, dtypes.widen(weight[j, p, expert]), acc)
             self.emit(token, route, out, i, j, acc)
 
 
@@ -247,11 +247,11 @@ def _accumulators(rows: int, width: int) -> cute.Tensor:
 
 
 def _vector(pointer: Any, width: int) -> Any:
-    return cute.make_tensor(pointer, cute.make_layout(width)).load().to(Float32)
+    return dtypes.widen(cute.make_tensor(pointer, cute.make_layout(width)).load())
 
 
 def _scalar(pointer: Any) -> Float32:
-    return cute.make_tensor(pointer, cute.make_layout(1))[0].to(Float32)
+    return dtypes.widen(cute.make_tensor(pointer, cute.make_layout(1))[0])
 
 
 def grouped_matmul(params: Mapping[str, Any]) -> KernelTemplate:

@@ -18,7 +18,7 @@ from cutlass.cute.runtime import make_fake_tensor
 
 from cudnn_aot.recipes.trace.dtypes import DTYPES
 
-FLOATS = {name: DTYPES[name] for name in ("FLOAT", "HALF", "BFLOAT16")}
+FLOATS = {name: DTYPES[name] for name in ("FLOAT", "HALF", "BFLOAT16", "FP8_E4M3", "FP8_E5M2")}
 MODES = ("NONE", "GATHER", "SCATTER")
 INTEGERS = {"INT32": Int32, "INT64": Int64}
 
@@ -26,8 +26,8 @@ INTEGERS = {"INT32": Int32, "INT64": Int64}
 def arguments(params: Mapping[str, Any], space: AddressSpace) -> tuple[list[Any], list[Any]]:
     """``[token, weight, offsets]``, and the mode's routing followed by the output.
 
-    ``params`` has ``mode``, ``dtype`` of token and weight, ``out_dtype``, ``offset_dtype``, and in
-    ``route_dtypes`` those of what routes rows.
+    ``params`` has ``mode``, ``token_dtype``, ``weight_dtype``, ``out_dtype``, ``offset_dtype``, and
+    in ``route_dtypes`` those of what routes rows.
 
     Raises:
         ValueError: a parameter is off the menu.
@@ -41,10 +41,9 @@ def arguments(params: Mapping[str, Any], space: AddressSpace) -> tuple[list[Any]
         )
     rows, n, k = cute.sym_int(), cute.sym_int(), cute.sym_int()
     tokens = cute.sym_int() if mode == "GATHER" else rows
-    dtype = _named(params["dtype"], FLOATS)
     head = [
-        _any_stride(dtype, (tokens, k), space),
-        _any_stride(dtype, (n, k, cute.sym_int()), space),
+        _any_stride(_named(params["token_dtype"], FLOATS), (tokens, k), space),
+        _any_stride(_named(params["weight_dtype"], FLOATS), (n, k, cute.sym_int()), space),
         _any_stride(_named(params["offset_dtype"], INTEGERS), (cute.sym_int(),), space),
     ]
     tail = [_any_stride(_named(name, INTEGERS), (rows,), space) for name in route_dtypes]

@@ -1,9 +1,9 @@
 """Grouped matmul of a mixture of experts for operands of any layout, groups found on the device.
 
 Arguments: ``launch, groups, token (T, K), weight (N, K, E), offsets (C,), route..., out (R, N)``;
-element alignment, any strides, any extents. BFLOAT16, HALF or FLOAT in and out; fp32 FMA on the
-CUDA cores, so FLOAT inputs keep full precision. Group g is the rows from ``offsets[g]`` to
-``offsets[g + 1]``, or to R if there is none, and multiplies by ``weight[g % E]``.
+element alignment, any strides, any extents. BFLOAT16, HALF, FLOAT, FP8_E4M3 or FP8_E5M2 in and
+out; fp32 FMA on the CUDA cores, so FLOAT inputs keep full precision. Group g is the rows from
+``offsets[g]`` to ``offsets[g + 1]``, or to R if there is none, and multiplies by ``weight[g % E]``.
 
 The grid follows from extents alone, so nothing waits for the offsets: groups, and the rows before
 and behind them, cut R rows into C + 1 segments, and segments have no more tiles of 64 rows than
@@ -36,21 +36,30 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Boolean, Float32, Int32, Int64
+from cutlass import Float32, Int32, Int64
 from cutlass.base_dsl.enums import AddressSpace
 from cutlass.cute.runtime import make_fake_stream
 from cutlass.memory import SmemAllocator
 
 from cudnn_aot.recipes.moe.kernels import operands
+from cudnn_aot.recipes.trace import dtypes
+from cudnn_aot.recipes.trace.pointwise import DEVICE
 from cudnn_aot.recipes.trace.template import KernelTemplate
+from cudnn_aot.recipes.trace.tile import (
+    BLOCK,
+    LOADS,
+    SMEM_BYTES,
+    THREADS,
+    TILE,
+    TILE_K,
+    corner,
+    lanes,
+    multiply,
+    smem_layout,
+)
 
-THREADS, WARP = 256, 32
-TILE, TILE_K = 64, 16
-BLOCK = 4  # outputs of a thread along each axis
-LANES = TILE // BLOCK
-PITCH = TILE + 4
-LOADS = TILE * TILE_K // THREADS
-SMEM_BYTES = 2 * TILE_K * PITCH * 4 + 16
+WARP = 32
+FOUND_BYTES = 16  # of the tile that a block found
 NO_ROW = -1
 
 
@@ -93,7 +102,7 @@ class SimtGrouped:
         thread, block = cute.arch.thread_idx()[0], cute.arch.block_idx()[0]
         tiles_n = cute.ceil_div(out.shape[1], TILE)
         smem = SmemAllocator()
-        layout = cute.make_layout((TILE, TILE_K), stride=(1, PITCH))
+        layout = smem_layout()
         s_a = smem.allocate_tensor(Float32, layout, byte_alignment=16)
         s_b = smem.allocate_tensor(Float32, layout, byte_alignment=16)
         found = smem.allocate_tensor(Int32, cute.make_layout(3), byte_alignment=16)
@@ -166,7 +175,7 @@ class SimtGrouped:
     ):
         """The products of up to 64 rows of one group and 64 columns."""
         n = out.shape[1]
-        at_a, at_b = self.lanes(token, thread), self.lanes(weight, thread)
+        at_a, at_b = lanes(token, thread), lanes(weight, thread)
         a_rows = [self.source(route, row0 + row, end, token.shape[0]) for row, _ in at_a]
         a_from = [row * token.stride[0] for row in a_rows]
         a_inside = [row >= 0 for row in a_rows]
@@ -178,28 +187,21 @@ class SimtGrouped:
         next_b = cute.make_rmem_tensor((LOADS,), weight.element_type)
         acc = cute.make_rmem_tensor((BLOCK, BLOCK), Float32)
         acc.fill(0.0)
-        tr, tc = thread // LANES * BLOCK, thread % LANES * BLOCK
+        tr, tc = corner(thread)
         self.load(token, next_a, a_from, a_inside, at_a, Int32(0), k)
         self.load(weight, next_b, b_from, b_inside, at_b, Int32(0), k)
         for k0 in range(0, k, TILE_K):
             for i in cutlass.range_constexpr(LOADS):
-                s_a[at_a[i][0], at_a[i][1]] = next_a[i].to(Float32)
-                s_b[at_b[i][0], at_b[i][1]] = next_b[i].to(Float32)
+                s_a[at_a[i][0], at_a[i][1]] = dtypes.widen(next_a[i])
+                s_b[at_b[i][0], at_b[i][1]] = dtypes.widen(next_b[i])
             cute.arch.sync_threads()
             self.load(token, next_a, a_from, a_inside, at_a, k0 + TILE_K, k)
             self.load(weight, next_b, b_from, b_inside, at_b, k0 + TILE_K, k)
-            for p in cutlass.range_constexpr(TILE_K):
-                x = cute.make_rmem_tensor((BLOCK,), Float32)
-                y = cute.make_rmem_tensor((BLOCK,), Float32)
-                cute.autovec_copy(cute.local_tile(s_a[None, p], (BLOCK,), (tr // BLOCK,)), x)
-                cute.autovec_copy(cute.local_tile(s_b[None, p], (BLOCK,), (tc // BLOCK,)), y)
-                for r in cutlass.range_constexpr(BLOCK):
-                    for c in cutlass.range_constexpr(BLOCK):
-                        acc[r, c] = cute.math.fma(x[r], y[c], acc[r, c])
+            multiply(s_a, [s_b], [acc], thread)
             cute.arch.sync_threads()
 
         values = cute.make_rmem_tensor((BLOCK, BLOCK), out.element_type)
-        values.store(acc.load().to(out.element_type))
+        values.store(DEVICE.narrow(acc.load(), out.element_type))
         for r in cutlass.range_constexpr(BLOCK):
             to = self.target(route, row0 + tr + r, end, out.shape[0])
             for c in cutlass.range_constexpr(BLOCK):
@@ -207,19 +209,6 @@ class SimtGrouped:
                 if (to >= 0) & (column < n):
                     place = to * out.stride[0] + column.to(Int64) * out.stride[1]
                     _at(out, place)[0] = values[r, c]
-
-    def lanes(self, t: cute.Tensor, thread: Int32) -> list[tuple[Int32, Int32]]:
-        """Tile coordinates (row, k) of the elements that a thread loads, consecutive lanes along
-        the axis of smaller stride.
-        """
-        along_k = Boolean(t.stride[1] < t.stride[0])
-        places = []
-        for i in range(LOADS):
-            e = thread + i * THREADS
-            row = cutlass.select_(along_k, e // TILE_K, e % TILE)
-            k = cutlass.select_(along_k, e % TILE_K, e // TILE)
-            places.append((Int32(row), Int32(k)))
-        return places
 
     @cute.jit
     def source(self, route, row: Int32, end: Int32, tokens: Int32) -> Int64:
@@ -289,7 +278,7 @@ def grouped_matmul(params: Mapping[str, Any]) -> KernelTemplate:
     head, tail = operands.arguments(params, AddressSpace.gmem)
     stream = make_fake_stream(use_tvm_ffi_env_stream=True)
     arguments = (Int32(1), Int32(1), *head, stream, *tail)
-    return KernelTemplate(SimtGrouped(params["mode"]), arguments, SMEM_BYTES)
+    return KernelTemplate(SimtGrouped(params["mode"]), arguments, 2 * SMEM_BYTES + FOUND_BYTES)
 
 
 def zero(params: Mapping[str, Any]) -> KernelTemplate:
