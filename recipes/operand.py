@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cudnn_aot.compiler.graph.enums import scalar_type
+from cudnn_aot.compiler.graph.enums import scalar_type, tensor_reordering
 from cudnn_aot.compiler.graph.extents import Extent, Symbol, SymExpr
 from cudnn_aot.compiler.graph.tensor import Tensor
 
@@ -43,6 +43,17 @@ class Operand:
 
     def __str__(self) -> str:
         return f"{self.dtype} {in_words(self.dim)} stride {in_words(self.stride)}"
+
+
+def why_not_strided(tensors: Iterable[Tensor]) -> str | None:
+    """The reason why strides do not say where the elements of these tensors lie, or None."""
+    for tensor in tensors:
+        if tensor.reordering_type is not tensor_reordering.NONE:
+            reordering = tensor.reordering_type.name
+            return f"{tensor.name!r} has the reordering {reordering}, want strides alone"
+        if tensor.ragged_offset is not None:
+            return f"{tensor.name!r} has a ragged offset, want rows of one extent"
+    return None
 
 
 def dtype_name(data_type: Any) -> str:

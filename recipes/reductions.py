@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from cudnn_aot.compiler.graph.enums import reduction_mode
 
-_RANGE = "a product of some of its values may leave the range of fp32 where the whole does not"
+_RANGE = "the product of a tile's values may leave the range of fp32 where the whole does not"
 
 # Mode to the reason why no kernel folds it.
 UNFOLDED = {"NOT_SET": "it names no fold", "MUL": _RANGE, "MUL_NO_ZEROS": _RANGE}

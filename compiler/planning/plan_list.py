@@ -362,12 +362,14 @@ class PlanList:
         self.facts = facts
         offered = family.offered()
         for slot in family.engines:
-            if slot not in offered and family.engine_id(slot) not in self._of_lowered:
-                reason: str | None = f"not enabled: set {manifest.OPT_IN_VARIABLE}={slot.name}"
-            elif wanted is not None and slot.name not in wanted:
-                reason = "not among the engines asked for"
+            engine_id = family.engine_id(slot)
+            if wanted is not None and slot.name not in wanted:
+                reason: str | None = "not among the engines asked for"
             else:
-                reason = self._support(family.engine_id(slot), slot)
+                reason = self._support(engine_id, slot)
+                if reason is None and slot not in offered and engine_id not in self._of_lowered:
+                    del self._engines[engine_id]
+                    reason = f"not enabled: set {manifest.OPT_IN_VARIABLE}={slot.name}"
             self.support[slot.name] = reason
             if reason is not None:
                 self.reasons.append(f"{slot.name}: {reason}")

@@ -46,8 +46,10 @@ def _grouped_matmul(call: Call) -> Results:
         index, capacity = np.arange(len(token)), len(token)
     groups = group_count(len(offsets), weight.shape[0])
     edges = boundaries(offsets, groups, capacity)
-    _in_range(call, "token_index", index[edges[0] : edges[-1]], len(token))
     product = np.zeros((capacity, weight.shape[-1]))
+    if mode == "GATHER" and not len(token):  # there is nothing that an index could name
+        return {"OUT_0": product[None]}
+    _in_range(call, "token_index", index[edges[0] : edges[-1]], len(token))
     for group, (start, end) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
         if end > start:
             product[start:end] = matmul(token[index[start:end]], weight[group % weight.shape[0]])

@@ -128,7 +128,8 @@ def _routing(site: Site) -> tuple[Array, int]:
 
 def _token_index(site: Site) -> Array:
     if site.call.choice("mode", "NONE") == "GATHER":
-        return site.rng.integers(0, site.dim("token")[-2], site.shape).astype(np.float64)
+        tokens = max(site.dim("token")[-2], 1)  # of none, rows are 0 whatever they name
+        return site.rng.integers(0, tokens, site.shape).astype(np.float64)
     order, top_k = _routing(site)
     return (order // top_k).reshape(site.shape).astype(np.float64)
 

@@ -21,7 +21,7 @@ from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.graph.node import Node
 from cudnn_aot.compiler.graph.tensor import Tensor
 from cudnn_aot.compiler.planning.engine import Refusal
-from cudnn_aot.recipes.operand import Operand, dtype_name, in_words, solve
+from cudnn_aot.recipes.operand import Operand, dtype_name, in_words, solve, why_not_strided
 from cudnn_aot.recipes.pointwise import TRUTH
 
 # Broadcast kinds of an epilogue input against the (m, n) result.
@@ -222,8 +222,8 @@ def analyze(graph: Graph) -> GemmFacts | Refusal:
             )
     outputs = [tensor for tensor in graph.outputs() if id(tensor) in producer]
     order = _post_order(outputs, producer)
-    products = _products(graph, order)
-    if reason := _unlike(products, producer):
+    products = [node for node in order if node.op == "matmul"]
+    if reason := why_not_strided(graph.tensors.values()) or _unlike(products, producer):
         return Refusal(reason)
     epilogue = _epilogue(order, outputs, products, producer)
     if isinstance(epilogue, Refusal):
@@ -244,15 +244,6 @@ def analyze(graph: Graph) -> GemmFacts | Refusal:
             sorted({_compute_dtype(node) for node in graph.nodes if node.op != "matmul"})
         ),
         symbols=dict(graph.symbols),
-    )
-
-
-def _products(graph: Graph, order: list[Node]) -> list[Node]:
-    """The matmuls in the order in which outputs reach them, then those that none needs, by uid."""
-    matmuls = [node for node in graph.nodes if node.op == "matmul"]
-    place = {id(node): i for i, node in enumerate(order)}
-    return sorted(
-        matmuls, key=lambda node: (place.get(id(node), len(order)), node.outputs["C"].uid)
     )
 
 

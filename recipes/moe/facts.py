@@ -17,7 +17,7 @@ from typing import Any
 from cudnn_aot.compiler.graph.extents import Extent, Symbol, evaluate
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.planning.engine import Refusal
-from cudnn_aot.recipes.operand import Operand, dtype_name, solve
+from cudnn_aot.recipes.operand import Operand, dtype_name, solve, why_not_strided
 
 OP = "moe_grouped_matmul"
 # The ports that route rows, of each mode; in the order of the kernels' arguments.
@@ -150,6 +150,8 @@ def analyze(graph: Graph) -> MoeFacts | Refusal:
     for port, tensor in inputs.items():
         if tensor.is_pass_by_value:
             return Refusal(f"{port} of {first.name!r} is passed by value, want a tensor")
+    if reason := why_not_strided(graph.tensors.values()):
+        return Refusal(reason)
     mode = first.attr("mode").name
     named = ("token", "weight", "first_token_offset", *ROUTE[mode])
     token, weight, offsets, *route = (Operand.of(inputs.pop(port)) for port in named)

@@ -22,7 +22,7 @@ class MoeSm90AnyStride(Engine):
     """Groups found on the device, in one launch (SCATTER: after one that zeroes); fp32 FMA."""
 
     name = "moe.sm90.any_stride"
-    caps = (MoeCapability(kind="cuda", sm_lo=90, sm_hi=90),)
+    caps = (MoeCapability(kind="cuda", sm_lo=90, sm_hi=90, is_arch_specific=True),)
 
     def lower(self, facts: MoeFacts, knobs: Any, target: Target) -> Lowering | Refusal:
         zero = ZERO_TEMPLATE if facts.mode == "SCATTER" else None

@@ -3,9 +3,11 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from cli_process import assert_one_line_error, linear_graph, run_cli, tree_digest, write_graph
 
+import cudnn_aot as cudnn
 from cudnn_aot.cli import operands
 from cudnn_aot.cli.commands import run_command
 from cudnn_aot.compiler.target.target import load_target
@@ -109,3 +111,20 @@ def test_a_gpu_plan_without_a_driver(tmp_path: Path) -> None:
     assert built.returncode == 0, built.stderr
     done = run_cli("run", "gpu", "--store", store)
     assert_one_line_error(done, 1, "driver")
+
+
+@pytest.mark.parametrize("dtype", ["FLOAT", "HALF", "BFLOAT16", "FP8_E4M3", "INT8", "INT32"])
+def test_a_sample_tells_what_was_not_written(dtype: str) -> None:
+    """Of every type, in which the poison may be a value that is right, as -1 is of integers."""
+    kind = cudnn.data_type[dtype]
+    g = cudnn.pygraph("g", kind, cudnn.data_type.FLOAT, cudnn.data_type.FLOAT)
+    x = g.tensor(name="x", dim=[1, 64, 64])
+    g.identity(x).set_output(True).set_data_type(kind)
+    made = operands.make_operands(g.freeze(), {}, seed=0)
+    reference = operands.Reference(g, made, {}, sample=16)
+    (out,) = made.outputs
+    (source,) = [buffer for buffer in made.inputs if buffer.tensor.name == "x"]
+    out.view[...] = source.view
+    assert reference.worst_error([out]) <= 1
+    out.view[0, 63, 5:7].view(np.uint8)[...] = 0xFF
+    assert not reference.worst_error([out]) <= 1

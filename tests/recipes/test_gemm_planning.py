@@ -647,3 +647,31 @@ def test_types_that_no_kernel_holds_are_declined():
     mask.set_output(True).set_data_type(BOOLEAN).set_name("mask")
     with pytest.raises(cudnnGraphNotSupportedError, match="'mask' is BOOLEAN, want one of BFLOAT1"):
         plan_graph(g, CPU)
+
+
+@pytest.mark.parametrize("target", [H200, CPU], ids=["h200", "cpu"])
+@pytest.mark.usefixtures("any_stride")
+def test_a_tensor_whose_elements_do_not_lie_as_strides_say_is_declined(target):
+    reordered = typed(E4M3, E4M3)
+    reordered.nodes[0].inputs["A"].set_reordering_type(cudnn.tensor_reordering.F8_128x4)
+    ragged = gemm_graphs.plain("g", 32, 48, 64, batch=2)
+    offset = ragged.tensor(name="offset", dim=[3, 1, 1], data_type=INT32)
+    ragged.nodes[0].inputs["A"].set_ragged_offset(offset)
+    for g, reason in (
+        (reordered, "'A' has the reordering F8_128x4, want strides alone"),
+        (ragged, "'A' has a ragged offset, want rows of one extent"),
+    ):
+        with pytest.raises(cudnnGraphNotSupportedError, match=reason):
+            plan_graph(g, target)
+
+
+def test_an_engine_that_is_not_enabled_is_named_only_where_it_would_serve():
+    def reasons(g, target):
+        with pytest.raises(cudnnGraphNotSupportedError) as declined:
+            plan_graph(g, target)
+        return str(declined.value)
+
+    fp8 = typed(E4M3, E4M3)
+    assert "not enabled: set CUDNN_AOT_OPT_IN_ENGINES=gemm.sm90.any_stride" in reasons(fp8, H200)
+    int8 = typed(INT8, INT8)  # which no engine multiplies in FLOAT
+    assert "not enabled" not in reasons(int8, H200) + reasons(int8, CPU)

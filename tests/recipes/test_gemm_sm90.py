@@ -135,7 +135,8 @@ GATED = {
         {"value": 1, "dtype": "HALF"},
     ],
 }
-# Gated in FP8 with scales by value, with what its magnitudes reach.
+# Gated in FP8 with scales by value, with what its magnitudes reach; and, as a result of one element
+# may have, outputs that are a scale itself.
 GATED_FP8 = {
     "inputs": [{"dtype": "FLOAT", "kind": "value"}] * 2,
     "nodes": [
@@ -147,6 +148,8 @@ GATED_FP8 = {
     "outputs": [
         {"value": 7, "dtype": "BFLOAT16"},
         {"value": 7, "dtype": "FLOAT", "reduce": {"mode": "AMAX", "axes": "mn"}},
+        {"value": 2, "dtype": "HALF"},
+        {"value": 3, "dtype": "FLOAT", "reduce": {"mode": "MAX", "axes": "n"}},
     ],
 }
 # Both sums, as they are and folded, and what they are together.

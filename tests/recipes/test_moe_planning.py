@@ -80,6 +80,12 @@ def two_products():
     return g
 
 
+def reordered():
+    g = moe_graphs.grouped(io=cudnn.data_type.FP8_E4M3, rows=128, k=128)
+    g.nodes[0].inputs["token"].set_reordering_type(cudnn.tensor_reordering.F8_128x4)
+    return g
+
+
 def weight_of_another_type():
     g = moe_graphs.grouped()
     g.nodes[0].inputs["weight"].set_data_type(FLOAT)
@@ -95,6 +101,7 @@ E = {"E": {"min": 2, "max": 8}}
         (with_relu, "is relu beside 'moe_grouped_matmul.0', want one moe_grouped_matmul alone"),
         (two_products, "is moe_grouped_matmul beside 'moe_grouped_matmul.0'"),
         (lambda: moe_graphs.grouped("COMBINE"), "mode COMBINE is not in NONE/GATHER/SCATTER"),
+        (reordered, "'token' has the reordering F8_128x4, want strides alone"),
         (weight_of_another_type, "token is BFLOAT16 and weight is FLOAT, want the same dtype"),
         (
             lambda: moe_graphs.grouped(out=cudnn.data_type.INT8),
@@ -109,7 +116,7 @@ E = {"E": {"min": 2, "max": 8}}
             "tokens may reach 2147483648, want at most 2147483647",
         ),
     ],
-    ids=["chain", "two", "combine", "types", "int8", "open-groups", "rows"],
+    ids=["chain", "two", "combine", "reordered", "types", "int8", "open-groups", "rows"],
 )
 def test_what_no_engine_takes_is_declined_with_its_reason(build, reason):
     with pytest.raises(cudnnGraphNotSupportedError) as declined:

@@ -18,7 +18,7 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Boolean, Int32, Int64
+from cutlass import Boolean, Float32, Int32, Int64
 
 from cudnn_aot.recipes.trace import dtypes, pointwise
 
@@ -136,7 +136,12 @@ def run(
         for entry, operand, buffer in zip(epilogue["inputs"], aux, fetched, strict=True):
             if entry["kind"] in ("full", "row"):
                 _load(entry["kind"], operand, ahead, buffer)
-    return pointwise.apply(epilogue, accs, inputs, pointwise.DEVICE)
+    results = pointwise.apply(epilogue, accs, inputs, pointwise.DEVICE)
+    # Of operands of one value alone it is one value, in a result of one element.
+    return [
+        value if isinstance(value, cute.TensorSSA) else cute.full(accs[0].shape, value, Float32)
+        for value in results
+    ]
 
 
 @cute.jit

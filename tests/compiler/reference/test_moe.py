@@ -1,8 +1,10 @@
 """Grouped products against a loop over tokens, in every mode."""
 
+import moe_graphs
 import numpy as np
 import pytest
 
+from cudnn_aot.compiler.reference.execute import execute, random_operands
 from cudnn_aot.compiler.reference.ops import apply
 from cudnn_aot.errors import InvalidGraphError
 
@@ -108,3 +110,11 @@ def test_refusals() -> None:
         )
     with pytest.raises(InvalidGraphError, match="mode: got TWIST, want NONE, GATHER"):
         apply("moe_grouped_matmul", inputs, mode="TWIST")
+
+
+def test_rows_that_gather_of_no_tokens_are_zero() -> None:
+    """And operands are made for such a call, whose indices name nothing."""
+    g = moe_graphs.grouped("GATHER", rows=5, tokens=0)
+    values = random_operands(g.freeze(), seed=0)
+    (out,) = execute(g, values).values()
+    assert out.shape == (1, 5, 20) and not out.any()
