@@ -411,6 +411,16 @@ class TableBuilder:
         if empty:
             self.add("empty", ex.any_of(*empty), [], [])
 
+    def variants(self) -> Iterator[tuple[Variant, KernelParts]]:
+        """Every presence of the optional outputs that leaves something to compute; one that does
+        not gets its branch here.
+        """
+        for variant in variants(self.facts):
+            if variant.outputs:
+                yield variant, kernel_parts(self.facts, variant)
+            else:
+                self.add(f"nothing{variant.name}", variant.guard, [], [])
+
     def kernel(self, spec: KernelSpec) -> int:
         """Position of ``spec`` in the plan's kernels."""
         if spec not in self.kernels:

@@ -67,11 +67,7 @@ class GemmSm90Persistent(ScheduledEngine):
 
     def lower(self, facts: GemmFacts, knobs: GemmConfig, target: Target) -> Lowering | Refusal:
         builder = TableBuilder(facts, "cuda")
-        for variant in lowering.variants(facts):
-            if not variant.outputs:
-                builder.add(f"nothing{variant.name}", variant.guard, [], [])
-                continue
-            parts = lowering.kernel_parts(facts, variant)
+        for variant, parts in builder.variants():
             _add_tma_branch(builder, facts, knobs, variant, parts, target)
             add_any_stride_branch(builder, facts, variant, parts, target)
         return Lowering(tuple(builder.kernels), builder.table())

@@ -70,11 +70,7 @@ class _Stream(ScheduledEngine):
     def lower(self, facts: GemmFacts, knobs: StreamSchedule, target: Target) -> Lowering | Refusal:
         builder = lowering.TableBuilder(facts, "cuda")
         k, (row,) = extent_expr(facts.k), self.caps
-        for variant in lowering.variants(facts):
-            if not variant.outputs:
-                builder.add(f"nothing{variant.name}", variant.guard, [], [])
-                continue
-            parts = lowering.kernel_parts(facts, variant)
+        for variant, parts in builder.variants():
             params = {"ab_dtype": facts.a.dtype, **self.params(knobs), "epilogue": parts.epilogue}
             kernel = builder.kernel(kernel_spec(self.template, params, target))
             guard = ex.all_of(
