@@ -365,11 +365,10 @@ class PlanList:
             engine_id = family.engine_id(slot)
             if wanted is not None and slot.name not in wanted:
                 reason: str | None = "not among the engines asked for"
+            elif slot not in offered and engine_id not in self._of_lowered:
+                reason = self._not_enabled(slot)
             else:
                 reason = self._support(engine_id, slot)
-                if reason is None and slot not in offered and engine_id not in self._of_lowered:
-                    del self._engines[engine_id]
-                    reason = f"not enabled: set {manifest.OPT_IN_VARIABLE}={slot.name}"
             self.support[slot.name] = reason
             if reason is not None:
                 self.reasons.append(f"{slot.name}: {reason}")
@@ -389,6 +388,17 @@ class PlanList:
         else:
             self._lacks_modules = True
         return missing
+
+    def _not_enabled(self, slot: manifest.EngineSlot) -> str:
+        """Why an engine that is not enabled does not serve: that alone only where it else would."""
+        try:
+            engine: Engine = manifest.resolve(slot.factory)()
+            refusal = engine.check_support(self.facts, self.target)
+        except Exception:  # it is not mature: where nobody asked for it, it costs nobody a plan
+            refusal = None
+        if refusal is not None:
+            return refusal.reason
+        return f"not enabled: set {manifest.OPT_IN_VARIABLE}={slot.name}"
 
     def _reason(self, decline: BaseException) -> str:
         """`decline_reason`, remembering that a module is what is missing."""

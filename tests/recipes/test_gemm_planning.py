@@ -8,12 +8,10 @@ from dataclasses import replace
 
 import gemm_graphs
 import pytest
-from graph_tables import PEER
 from table_model import declared
 
 import cudnn_aot as cudnn
 from cudnn_aot import _native
-from cudnn_aot.compiler.formats.load import load_graphs
 from cudnn_aot.compiler.graph.enums import heur_mode
 from cudnn_aot.compiler.graph.ops import pointwise
 from cudnn_aot.compiler.planning import plan as planning
@@ -528,116 +526,6 @@ def test_truth_values_may_be_computed_in_boolean_and_nothing_else_may():
         plan_graph(with_op("binary_select", compute=BOOLEAN), CPU)
 
 
-E4M3, E5M2 = cudnn.data_type.FP8_E4M3, cudnn.data_type.FP8_E5M2
-INT8, INT32 = cudnn.data_type.INT8, cudnn.data_type.INT32
-
-
-@pytest.fixture
-def any_stride(monkeypatch):
-    """It is not mature."""
-    monkeypatch.setenv("CUDNN_AOT_OPT_IN_ENGINES", "gemm.sm90.any_stride")
-
-
-def typed(a_type, b_type, out=BF16, accumulator=FLOAT, c=None, k=64, relu=False):
-    """A matmul of these types, ``c`` that of its result, and a relu behind it if asked."""
-    g = gemm_graphs.graph("g")
-    a = gemm_graphs.operand(g, "A", 32, k, data_type=a_type)
-    b = gemm_graphs.operand(g, "B", k, 48, transposed=True, data_type=b_type)
-    y = g.matmul(a, b, compute_data_type=accumulator)
-    y.set_data_type(c or accumulator)
-    if relu:
-        y = g.relu(y)
-    y.set_output(True).set_data_type(out).set_name("y")
-    return g
-
-
-@pytest.mark.parametrize("types", [(E4M3, E4M3), (E4M3, E5M2), (E5M2, E4M3), (FLOAT, FLOAT)])
-@pytest.mark.usefixtures("any_stride")
-def test_fp8_and_float_are_taken_everywhere(types):
-    names = tuple(dtype.name for dtype in types)
-    for target, template in (
-        (CPU, "gemm.kernels.host:matmul"),
-        (H200, "gemm.kernels.simt:matmul"),
-    ):
-        (kernel,) = plan_graph(typed(*types), target).kernels
-        assert kernel.template == template
-        assert (kernel.params["a_dtype"], kernel.params["b_dtype"]) == names
-
-
-@pytest.mark.parametrize(
-    ("types", "reason"),
-    [
-        ((E4M3, E4M3), "dtype FP8_E4M3 is not in BFLOAT16/HALF"),
-        ((E4M3, E5M2), "A is FP8_E4M3 and B is FP8_E5M2, want the same dtype"),
-        ((FLOAT, FLOAT), "dtype FLOAT is not in BFLOAT16/HALF"),
-    ],
-)
-def test_what_tensor_cores_take_here_is_said(types, reason):
-    with pytest.raises(cudnnGraphNotSupportedError) as declined:
-        plan_graph(typed(*types), H200)
-    for engine in ("persistent", "gemv", "skinny"):
-        assert f"gemm.sm90.{engine}: {reason}" in str(declined.value)
-
-
-@pytest.mark.usefixtures("any_stride")
-def test_the_engine_for_any_strides_comes_behind_all_others():
-    plans = PlanList(gemm_graphs.plain("g", 64, 64, 64), H200)
-    names = [plans.name(index) for index in range(len(plans))]
-    assert names.index("gemm.sm90.any_stride") == len(names) - 1 > 0
-
-
-@pytest.mark.parametrize(
-    ("out", "c", "casts", "value"),
-    [
-        (INT32, INT32, [], 0),  # the sums themselves
-        (FLOAT, FLOAT, ["FLOAT"], 1),
-        (INT8, INT8, ["INT8"], 1),
-    ],
-)
-def test_the_result_of_int8_is_the_int32_sum_or_rounded_once(out, c, casts, value):
-    facts = facts_of(typed(INT8, INT8, out, INT32, c))
-    assert (facts.accumulators, facts.compute_dtypes) == (("INT32",), ())
-    assert [dict(node.attrs)["dtype"] for node in facts.epilogue.nodes] == casts
-    assert [output.value for output in facts.epilogue.outputs] == [value]
-    assert plan_graph(typed(INT8, INT8, out, INT32, c), CPU).kernels
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"accumulator": FLOAT}, "compute data type FLOAT of a matmul of INT8 is not INT32"),
-        ({"k": 131072}, "K may reach 131072, want at most 131071: sums of INT8 products are INT32"),
-        ({"relu": True}, "a tensor between ops is INT32, want one of BFLOAT16/HALF/FLOAT/FP8"),
-        ({"b_type": E4M3}, "A is INT8 and B is FP8_E4M3, want the same dtype"),
-        ({"a_type": BF16, "b_type": BF16}, "compute data type INT32 is not FLOAT"),
-        ({"a_type": E4M3, "b_type": BF16}, "A is FP8_E4M3 and B is BFLOAT16, want the same dtype"),
-    ],
-)
-def test_types_that_do_not_go_together_are_declined(change, reason):
-    graph = typed(**{"a_type": INT8, "b_type": INT8, "out": INT32, "accumulator": INT32} | change)
-    with pytest.raises(cudnnGraphNotSupportedError) as declined:
-        plan_graph(graph, CPU)
-    assert reason in str(declined.value)
-
-
-def real_program(name):
-    (graph,) = load_graphs(PEER / "real_programs" / f"{name}.json")
-    return graph
-
-
-@pytest.mark.parametrize("target", [H200, CPU], ids=["h200", "cpu"])
-@pytest.mark.usefixtures("any_stride")
-def test_real_programs_of_8_and_4_bits(target):
-    """FP8 with scales by one kernel for every size; FP4 declined with its reason."""
-    kernels = [plan_graph(real_program(f"fi_bmm_fp8_{n}"), target).kernels for n in ("b64", "b256")]
-    assert len(kernels[0]) == 1 and kernels[0] == kernels[1]
-    assert [entry["kind"] for entry in kernels[0][0].params["epilogue"]["inputs"]] == ["scalar"] * 2
-    with pytest.raises(cudnnGraphNotSupportedError) as declined:
-        plan_graph(real_program("fi_mm_fp4_m512"), target)
-    reason = "node 'dqa' is block_scale_dequantize, want matmul, pointwise ops or reductions"
-    assert reason in str(declined.value)
-
-
 def test_types_that_no_kernel_holds_are_declined():
     with pytest.raises(cudnnGraphNotSupportedError, match="between ops is INT32, want one of BFLO"):
         plan_graph(with_op("floor", cudnn.data_type.INT32), CPU)
@@ -647,31 +535,3 @@ def test_types_that_no_kernel_holds_are_declined():
     mask.set_output(True).set_data_type(BOOLEAN).set_name("mask")
     with pytest.raises(cudnnGraphNotSupportedError, match="'mask' is BOOLEAN, want one of BFLOAT1"):
         plan_graph(g, CPU)
-
-
-@pytest.mark.parametrize("target", [H200, CPU], ids=["h200", "cpu"])
-@pytest.mark.usefixtures("any_stride")
-def test_a_tensor_whose_elements_do_not_lie_as_strides_say_is_declined(target):
-    reordered = typed(E4M3, E4M3)
-    reordered.nodes[0].inputs["A"].set_reordering_type(cudnn.tensor_reordering.F8_128x4)
-    ragged = gemm_graphs.plain("g", 32, 48, 64, batch=2)
-    offset = ragged.tensor(name="offset", dim=[3, 1, 1], data_type=INT32)
-    ragged.nodes[0].inputs["A"].set_ragged_offset(offset)
-    for g, reason in (
-        (reordered, "'A' has the reordering F8_128x4, want strides alone"),
-        (ragged, "'A' has a ragged offset, want rows of one extent"),
-    ):
-        with pytest.raises(cudnnGraphNotSupportedError, match=reason):
-            plan_graph(g, target)
-
-
-def test_an_engine_that_is_not_enabled_is_named_only_where_it_would_serve():
-    def reasons(g, target):
-        with pytest.raises(cudnnGraphNotSupportedError) as declined:
-            plan_graph(g, target)
-        return str(declined.value)
-
-    fp8 = typed(E4M3, E4M3)
-    assert "not enabled: set CUDNN_AOT_OPT_IN_ENGINES=gemm.sm90.any_stride" in reasons(fp8, H200)
-    int8 = typed(INT8, INT8)  # which no engine multiplies in FLOAT
-    assert "not enabled" not in reasons(int8, H200) + reasons(int8, CPU)

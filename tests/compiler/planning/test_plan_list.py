@@ -421,6 +421,23 @@ def test_opt_in_flag_spellings_that_leave_it_off(standin, monkeypatch, text):
         plans.append(YOUNG, {})
 
 
+@pytest.mark.parametrize(
+    ("says", "reason"),
+    [
+        (Refusal("too young"), "too young"),
+        (RuntimeError("a fault of its own"), "not enabled: set CUDNN_AOT_OPT_IN_ENGINES"),
+    ],
+    ids=["refuses", "fails"],
+)
+def test_an_engine_that_is_not_enabled_breaks_no_plan(standin, monkeypatch, says, reason):
+    """And is named as one to enable only where it would serve."""
+    monkeypatch.delenv(manifest.OPT_IN_VARIABLE, raising=False)
+    standin.SCRIPT.acts["standin.young", "support"] = says
+    plans = plan_list()
+    assert ids(plans) and YOUNG not in ids(plans)
+    assert plans.support["standin.young"].startswith(reason)
+
+
 @pytest.mark.parametrize("text", ["standin.one", "2", "all", "standin.young,gemm"])
 def test_an_opt_in_flag_that_names_no_such_engine_is_refused(standin, monkeypatch, text):
     monkeypatch.setenv(manifest.OPT_IN_VARIABLE, text)
