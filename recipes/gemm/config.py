@@ -13,19 +13,14 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 # What the kernel is written for (tile_m, tile_n, tile_k); two math warpgroups for 128 rows.
-SM90_TILES = (
-    (128, 256, 64),
-    (128, 128, 64),
-    (64, 256, 64),
-    (64, 128, 64),
-    (64, 64, 64),
-    (64, 128, 128),
-    (64, 64, 128),
-)
+SM90_TILES = tuple((m, n, 64) for m in (128, 64) for n in range(256, 0, -32))
 SM90_CLUSTERS = ((1, 1), (2, 1), (1, 2))
-MAX_SPLITS = 64
-# Of K, as far as it is long enough: what is measured. Others between can be asked for by knobs.
-MEASURED_SPLITS = (1, 2, 3, 4, 6, 8, 16)
+# Of K over the blocks of a cluster, and over blocks that leave their sums in a workspace.
+CLUSTER_SPLITS, MAX_SPLITS = (2, 4), 64
+# Of those, as far as K is long enough, what is measured; others can be asked for by knobs.
+MEASURED_SPLITS = (2, 4, 8)
+# Blocks that split K in a cluster share the columns of a tile out by multiples of these.
+COLUMNS_STEP = 16
 
 
 class Schedule:
@@ -68,8 +63,8 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class GemmConfig(Schedule):
-    """A schedule of ``gemm.sm90.persistent``: tile and cluster in elements and blocks, and the
-    number of K splits.
+    """A schedule of ``gemm.sm90.persistent``: tile and cluster in elements and blocks, the number
+    of K splits, and whether their sums go through a workspace (1) or stay in a cluster (0).
     """
 
     tile_m: int
@@ -78,6 +73,7 @@ class GemmConfig(Schedule):
     cluster_m: int
     cluster_n: int
     splits: int
+    split_buf: int = 0
 
     KNOBS: ClassVar[tuple[knob_type, ...]] = (
         knob_type.TILE_M,
@@ -86,7 +82,13 @@ class GemmConfig(Schedule):
         knob_type.TILE_CGA_M,
         knob_type.TILE_CGA_N,
         knob_type.SPLIT_K_SLC,
+        knob_type.SPLIT_K_BUF,
     )
+
+    @property
+    def cluster_k(self) -> int:
+        """Blocks of a cluster that split K."""
+        return 1 if self.split_buf else self.splits
 
     def why_not(self) -> str | None:
         tile = (self.tile_m, self.tile_n, self.tile_k)
@@ -97,17 +99,32 @@ class GemmConfig(Schedule):
             return f"cluster {_x(cluster)} is not one of {', '.join(map(_x, SM90_CLUSTERS))}"
         if not 1 <= self.splits <= MAX_SPLITS:
             return f"{self.splits} splits of K, want 1..{MAX_SPLITS}"
+        if self.split_buf not in (0, 1):
+            return f"SPLIT_K_BUF is {self.split_buf}, want 0 or 1"
+        if self.split_buf:
+            return None if self.splits > 1 else "SPLIT_K_BUF is 1 and nothing is split"
+        return self._why_not_in_cluster() if self.splits > 1 else None
+
+    def _why_not_in_cluster(self) -> str | None:
+        if self.splits not in CLUSTER_SPLITS:
+            wanted = " or ".join(map(str, CLUSTER_SPLITS))
+            return f"{self.splits} splits of K in a cluster, want {wanted}, or SPLIT_K_BUF 1"
+        if (self.cluster_m, self.cluster_n) != (1, 1):
+            return "a cluster splits K or shares operands, not both: want TILE_CGA_M and _N 1"
+        if self.tile_n % (COLUMNS_STEP * self.splits):
+            return f"TILE_N is {self.tile_n}, want a multiple of {COLUMNS_STEP} per block"
         return None
 
     @classmethod
     def measured(cls, longest_k: int) -> Iterator[GemmConfig]:
-        """Every tile and cluster with the splits of K that leave each block work to do."""
-        for (tile_m, tile_n, tile_k), (cluster_m, cluster_n) in itertools.product(
-            SM90_TILES, SM90_CLUSTERS
-        ):
-            for splits in MEASURED_SPLITS:
-                if splits == 1 or splits * 4 * tile_k <= longest_k:
-                    yield cls(tile_m, tile_n, tile_k, cluster_m, cluster_n, splits)
+        """Every tile with every cluster, and with the splits of K that leave each block work."""
+        for tile in SM90_TILES:
+            for cluster in SM90_CLUSTERS:
+                yield cls(*tile, *cluster, 1)
+            for splits, buffer in itertools.product(MEASURED_SPLITS, (0, 1)):
+                config = cls(*tile, 1, 1, splits, buffer)
+                if splits * 4 * config.tile_k <= longest_k and config.why_not() is None:
+                    yield config
 
 
 class StreamSchedule(Schedule):

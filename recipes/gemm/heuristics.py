@@ -42,7 +42,7 @@ MENU = (
 )
 SPLITS = (1, 2, 4, 8)
 CONFIGS = tuple(
-    GemmConfig(tile_m, tile_n, TILE_K, cluster_m, cluster_n, splits)
+    GemmConfig(tile_m, tile_n, TILE_K, cluster_m, cluster_n, splits, int(splits > 1))
     for tile_m, tile_n, cluster_m, cluster_n in MENU
     for splits in SPLITS
 )

@@ -25,8 +25,11 @@ from cudnn_aot.recipes.gemm.capability import GemmCapability
 from cudnn_aot.recipes.gemm.config import GemmConfig, Schedule
 from cudnn_aot.recipes.gemm.facts import GemmFacts
 from cudnn_aot.recipes.gemm.lowering import Json, KernelParts, TableBuilder, Variant
+from cudnn_aot.recipes.operand import bounds
 
 TMA_TEMPLATE = "gemm.kernels.sm90:matmul"
+# Rows of A in a load where a matrix has so few that its tiles are not full.
+A_BOX, FEW_ROWS = 16, 256
 
 # Of every row of an engine for Hopper.
 SM90: dict[str, Any] = {
@@ -92,7 +95,7 @@ def _add_tma_branch(
     ]
     guard = ex.all_of(
         variant.guard,
-        ex.lt(0, extent_expr(facts.k)),
+        ex.lt(config.cluster_k - 1, ex.ceil_div(extent_expr(facts.k), config.tile_k)),
         tma.guard(facts.a, axes[0]),
         tma.guard(facts.b, axes[1]),
         *output_guards,
@@ -102,8 +105,9 @@ def _add_tma_branch(
         "a_major": layout[0],
         "b_major": layout[1],
         "tile": [config.tile_m, config.tile_n, config.tile_k],
-        "cluster": [config.cluster_m, config.cluster_n],
-        "split_k": config.splits > 1,
+        "cluster": [config.cluster_m, config.cluster_n, config.cluster_k],
+        "a_box": _a_box(facts, config),
+        "split_k": config.split_buf == 1,
         "store": store,
         "epilogue": parts.epilogue,
     }
@@ -112,15 +116,26 @@ def _add_tma_branch(
     operands = parts.operands
     workspace: list[Json] = []
     steps: list[Json] = []
-    if config.splits > 1:
+    if config.split_buf:
         split = _split_k(facts, config)
         head.append({"arg": "int", "value": split.splits})
         operands = operands + split.views
         workspace = split.workspace
         steps.append(split.fill)
     steps.append({"step": "kernel", "kernel": kernel, "args": head + operands + parts.tail})
-    name = "split_k" if config.splits > 1 else "tma"
+    name = "split_k" if config.split_buf else "tma"
     builder.add(f"{name}{variant.name}", guard, workspace, steps)
+
+
+def _a_box(facts: GemmFacts, config: GemmConfig) -> int:
+    """Rows of A that a load brings: fewer than the tile's where the matrix may not have those, as
+    rows outside of it take longer than others.
+    """
+    is_whole = lowering.is_multiple(facts.m, config.tile_m, facts.symbols)
+    is_long = bounds(facts.m, facts.symbols)[1] > FEW_ROWS
+    if is_whole or is_long or config.cluster_n > 1 or tma.unit_axes(facts)[0] != -1:
+        return config.tile_m
+    return A_BOX
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,7 @@ quack's gemm_sm90.py (Dao-AILab/quack); the code is our own.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -87,16 +88,9 @@ PRODUCER_REGISTERS, MATH_REGISTERS = 40, 232
 GROUP_BARRIER = 1  # named barrier of math warpgroup g: GROUP_BARRIER + g
 SPLIT_BARRIER = 3
 
-TILES = (
-    (128, 256, 64),
-    (128, 128, 64),
-    (64, 256, 64),
-    (64, 128, 64),
-    (64, 64, 64),
-    (64, 128, 128),
-    (64, 64, 128),
-)
-CLUSTERS = ((1, 1), (2, 1), (1, 2))
+TILES = tuple((tile_m, tile_n, 64) for tile_m in (128, 64) for tile_n in range(256, 0, -32))
+CLUSTERS = ((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (1, 1, 4))
+A_BOXES = (16, 64, 128)
 
 
 @dataclass(frozen=True)
@@ -107,7 +101,8 @@ class Config:
     a_major: str
     b_major: str
     tile: tuple[int, int, int]
-    cluster: tuple[int, int]
+    cluster: tuple[int, int, int]
+    a_box: int
     split_k: bool
     store: str
     epilogue: Mapping[str, Any]
@@ -121,6 +116,7 @@ class Config:
             "b_major": ("k", "n"),
             "tile": TILES,
             "cluster": CLUSTERS,
+            "a_box": A_BOXES,
             "split_k": (False, True),
             "store": ("tma", "direct"),
         }
@@ -132,7 +128,19 @@ class Config:
                 raise ValueError(f"{name}: got {value!r}, want one of {', '.join(map(str, menu))}")
             chosen[name] = value
         dtype = operands.named_dtype(chosen.pop("ab_dtype"))
-        return Config(ab_dtype=dtype, epilogue=params["epilogue"], **chosen)
+        config = Config(ab_dtype=dtype, epilogue=params["epilogue"], **chosen)
+        if reason := config.why_not():
+            raise ValueError(reason)
+        return config
+
+    def why_not(self) -> str | None:
+        """None where the parameters fit each other, else which do not."""
+        if self.split_k and self.cluster[2] > 1:
+            return f"split_k: got True with cluster {self.cluster}, want one way to split K"
+        may_be_part = self.a_major == "k" and self.cluster[1] == 1
+        if self.a_box != self.tile[0] and not (self.a_box == A_BOXES[0] and may_be_part):
+            return f"a_box: got {self.a_box} for tile {self.tile}, want the tile's rows"
+        return None
 
     @property
     def math_groups(self) -> int:
@@ -144,7 +152,12 @@ class Config:
 
     @property
     def cluster_size(self) -> int:
-        return self.cluster[0] * self.cluster[1]
+        return self.cluster[0] * self.cluster[1] * self.cluster[2]
+
+    @property
+    def columns(self) -> int:
+        """Of the tile, that a CTA finishes: those that split K share them out."""
+        return self.tile[1] // self.cluster[2]
 
     @cached_property
     def out_dtypes(self) -> tuple[type, ...]:
@@ -154,11 +167,16 @@ class Config:
     def block_columns(self) -> int:
         """Columns of the tile that the epilogue takes at a time."""
         widest = max(dtype.width for dtype in self.out_dtypes)
-        return min(STORE_BYTES * 8 // widest, self.tile[1])
+        return math.gcd(STORE_BYTES * 8 // widest, self.columns)
 
     @property
     def stage_bytes(self) -> int:
         return (self.tile[0] + self.tile[1]) * self.tile[2] * self.ab_dtype.width // 8
+
+    @property
+    def exchange_bytes(self) -> int:
+        """Of the partial sums that a CTA gets from those it splits K with."""
+        return (self.cluster[2] - 1) * self.tile[0] * self.columns * 4
 
     @property
     def staging_bytes(self) -> int:
@@ -166,12 +184,13 @@ class Config:
 
     @property
     def stages(self) -> int:
-        room = SMEM_BYTES - BARRIER_BYTES - self.staging_bytes
+        room = SMEM_BYTES - BARRIER_BYTES - self.staging_bytes - self.exchange_bytes
         return min(room // self.stage_bytes, MAX_STAGES)
 
     @property
     def smem_bytes(self) -> int:
-        return BARRIER_BYTES + self.staging_bytes + self.stages * self.stage_bytes
+        fixed = BARRIER_BYTES + self.staging_bytes + self.exchange_bytes
+        return fixed + self.stages * self.stage_bytes
 
 
 def block_pattern(columns: int) -> tuple[tuple[int, int], ...]:
@@ -191,13 +210,13 @@ def block_pattern(columns: int) -> tuple[tuple[int, int], ...]:
 
 @dataclass(frozen=True)
 class View:
-    """A math thread's place: its tile and warpgroup, its two rows and its first column."""
+    """A math thread's place: its tile and warpgroup, its two rows, and the columns it finishes."""
 
     tile: Tile
     group: Int32
     lane: Int32  # in the warpgroup
     rows: tuple[Int32, Int32]
-    column: Int32
+    block: Int32  # the first block of columns, of those of the result
     extents: tuple[Int32, Int32]
 
 
@@ -236,9 +255,10 @@ class Sm90Matmul:
         config = self.config
         aux, outs = rest[: self.num_inputs], rest[self.num_inputs :]
         tile_m, tile_n, tile_k = config.tile
-        size_m, size_n = config.cluster
+        size_m, size_n, size_k = config.cluster
         a_layout, b_layout = self.operand_layouts()
-        tma_a, a_tma = self.tma_load(a, a_layout, (tile_m, tile_k), size_n)
+        a_box = self.operand_layout(config.a_box, config.a_major)
+        tma_a, a_tma = self.tma_load(a, a_box, (config.a_box, tile_k), size_n)
         tma_b, b_tma = self.tma_load(b, b_layout, (tile_n, tile_k), size_m)
         tma_outs = tma_targets = ()
         if cutlass.const_expr(config.store == "tma"):
@@ -253,9 +273,10 @@ class Sm90Matmul:
             ]
             tma_outs = tuple(info[0] for info in made)
             tma_targets = tuple(info[1] for info in made)
-        raster = Raster.of((tile_m, tile_n), config.cluster, outs[0].shape, splits)
-        items = raster.items
-        clusters = cutlass.min(items, cutlass.max(sm_count // config.cluster_size, 1))
+        raster = Raster.of((tile_m, tile_n), (size_m, size_n), outs[0].shape, splits)
+        clusters = items = raster.items
+        if cutlass.const_expr(size_k == 1):
+            clusters = cutlass.min(items, cutlass.max(sm_count // config.cluster_size, 1))
         if items > 0:
             self.kernel(
                 tma_a,
@@ -272,9 +293,9 @@ class Sm90Matmul:
                 (outs[0].shape[0], outs[0].shape[1]),
                 clusters,
             ).launch(
-                grid=[clusters * size_m, size_n, 1],
+                grid=[clusters * size_m, size_n, size_k],
                 block=[config.threads, 1, 1],
-                cluster=[size_m, size_n, 1],
+                cluster=[size_m, size_n, size_k],
                 min_blocks_per_mp=1,
                 stream=stream,
             )
@@ -292,20 +313,21 @@ class Sm90Matmul:
 
     def operand_layouts(self) -> tuple[Any, Any]:
         """Swizzled shared-memory layouts (rows, tile_k, stages) of A and B."""
+        tile_m, tile_n, _ = self.config.tile
+        a = self.operand_layout(tile_m, self.config.a_major)
+        return a, self.operand_layout(tile_n, self.config.b_major)
+
+    def operand_layout(self, rows: int, major: str) -> Any:
+        """Swizzled shared-memory layout (rows, tile_k, stages)."""
         config = self.config
-        layouts = []
-        for rows, major in ((config.tile[0], config.a_major), (config.tile[1], config.b_major)):
-            k_major = major == "k"
-            order = LayoutEnum.ROW_MAJOR if k_major else LayoutEnum.COL_MAJOR
-            kind = sm90_utils.get_smem_layout_atom(
-                order, config.ab_dtype, config.tile[2] if k_major else rows
-            )
-            atom = warpgroup.make_smem_layout_atom(kind, config.ab_dtype)
-            shape = (rows, config.tile[2], config.stages)
-            layouts.append(
-                cute.tile_to_shape(atom, shape, order=(0, 1, 2) if k_major else (1, 0, 2))
-            )
-        return layouts[0], layouts[1]
+        k_major = major == "k"
+        order = LayoutEnum.ROW_MAJOR if k_major else LayoutEnum.COL_MAJOR
+        kind = sm90_utils.get_smem_layout_atom(
+            order, config.ab_dtype, config.tile[2] if k_major else rows
+        )
+        atom = warpgroup.make_smem_layout_atom(kind, config.ab_dtype)
+        shape = (rows, config.tile[2], config.stages)
+        return cute.tile_to_shape(atom, shape, order=(0, 1, 2) if k_major else (1, 0, 2))
 
     def staging_layout(self, dtype: type) -> Any:
         """Shared-memory layout (64, block columns, slots) of one math warpgroup's staged stores."""
@@ -356,10 +378,17 @@ class Sm90Matmul:
         smem = SmemAllocator()
         barriers = smem.allocate_array(Int64, 2 * config.stages)
         flag = smem.allocate_tensor(Int32, cute.make_layout(1), byte_alignment=16)
+        arrived = smem.allocate_array(Int64, 1)
         a_layout, b_layout = self.operand_layouts()
         s_a = smem.allocate_tensor(config.ab_dtype, a_layout.outer, 1024, a_layout.inner)
         s_b = smem.allocate_tensor(config.ab_dtype, b_layout.outer, 1024, b_layout.inner)
         staging = smem.allocate(config.staging_bytes, 1024)
+        exchange = None
+        if cutlass.const_expr(config.cluster[2] > 1):
+            slots = cute.recast_ptr(smem.allocate(config.exchange_bytes, 16), dtype=Int32)
+            exchange = (slots, arrived)
+            if cute.arch.thread_idx()[0] == 0:
+                cute.arch.mbarrier_init(arrived, 1)
 
         cluster_layout = cute.make_layout((*config.cluster, 1))
         sharing = config.cluster[0] + config.cluster[1] - 1
@@ -371,19 +400,22 @@ class Sm90Matmul:
                 pipeline.Agent.Thread, sharing * config.math_groups * (WARPGROUP // 32)
             ),
             tx_count=config.stage_bytes,
-            cta_layout_vmnk=cute.make_layout((1, *config.cluster, 1)),
+            cta_layout_vmnk=cute.make_layout((1, *config.cluster[:2], 1)),
             defer_sync=True,
         )
         pipeline.pipeline_init_arrive(cluster_shape_mn=config.cluster, is_relaxed=True)
 
         block_x, block_y, _ = cute.arch.block_idx()
         rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
-        place = cluster_layout.get_flat_coord(rank)[:2]
-        raster = Raster((config.tile[0], config.tile[1]), config.cluster, *counts)
+        place = cluster_layout.get_flat_coord(rank)[:3]
+        raster = Raster((config.tile[0], config.tile[1]), config.cluster[:2], *counts)
         first = block_x // config.cluster[0]
         k_tiles = cute.ceil_div(a.shape[1], config.tile[2])
 
         pipeline.pipeline_init_wait(cluster_shape_mn=config.cluster)
+        if cutlass.const_expr(config.cluster[2] > 1):
+            if cute.arch.thread_idx()[0] == 0:
+                cute.arch.mbarrier_arrive_and_expect_tx(arrived, config.exchange_bytes)
 
         if warp < WARPGROUP // 32:
             if cutlass.const_expr(config.math_groups > 1):
@@ -415,6 +447,7 @@ class Sm90Matmul:
                 outs,
                 aux,
                 (partials, counters),
+                exchange,
                 raster,
                 place,
                 first,
@@ -432,27 +465,35 @@ class Sm90Matmul:
             mask_b = cute.make_layout_image_mask(cluster_layout, coordinate, mode=0)
         return mask_a, mask_b
 
-    def split_range(self, tile: Tile, splits: Int32, k_tiles: Int32) -> tuple[Int32, Int32]:
+    def split_range(
+        self, tile: Tile, place: tuple[Int32, Int32, Int32], splits: Int32, k_tiles: Int32
+    ) -> tuple[Int32, Int32]:
         """The k tiles of an item: all of them, or its even share."""
-        if not self.config.split_k:
+        split = tile.split
+        if self.config.cluster[2] > 1:
+            split, splits = place[2], Int32(self.config.cluster[2])
+        elif not self.config.split_k:
             return Int32(0), k_tiles
         share, extra = k_tiles // splits, k_tiles % splits
-        begin = tile.split * share + cutlass.min(tile.split, extra)
-        end = begin + share + Int32(tile.split < extra)
+        begin = split * share + cutlass.min(split, extra)
+        end = begin + share + Int32(split < extra)
         return begin, end
 
     @cute.jit
     def produce(self, pipe, operand_a, operand_b, masks, raster, place, first, step, k_tiles):
         """Producer warp: fill the operand stages of every item of this CTA, in order."""
         tile_m, tile_n, tile_k = self.config.tile
+        row_bytes = tile_k * self.config.ab_dtype.width // 8
         tma_a, a, s_a = operand_a
         tma_b, b, s_b = operand_b
+        a_box = self.config.a_box
+        boxes_of_a = cute.local_tile(s_a, (a_box, tile_k), (None, 0, None))
         to_a, from_a = cpasync.tma_partition(
             tma_a,
             place[1],
             cute.make_layout(self.config.cluster[1]),
-            cute.group_modes(s_a, 0, 2),
-            cute.group_modes(cute.local_tile(a, (tile_m, tile_k), (None, None, None)), 0, 2),
+            cute.group_modes(boxes_of_a, 0, 2),
+            cute.group_modes(cute.local_tile(a, (a_box, tile_k), (None, None, None)), 0, 2),
         )
         to_b, from_b = cpasync.tma_partition(
             tma_b,
@@ -464,21 +505,35 @@ class Sm90Matmul:
         state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, self.config.stages)
         for item in range(first, raster.items, step):
             tile = raster.locate(item, place)
-            begin, end = self.split_range(tile, raster.splits, k_tiles)
+            begin, end = self.split_range(tile, place, raster.splits, k_tiles)
             batch_a = cutlass.min(tile.batch, a.shape[2] - 1)
             batch_b = cutlass.min(tile.batch, b.shape[2] - 1)
-            tile_a = from_a[None, tile.m, None, batch_a]
+            tile_a = from_a[None, None, None, batch_a]
             tile_b = from_b[None, tile.n, None, batch_b]
+            first_box = tile.m * (tile_m // a_box)
+            # A box outside the matrix takes longer than one inside. Where none is loaded, rows keep
+            # what they held: their results are never stored.
+            boxes = Int32(1)
+            if cutlass.const_expr(a_box < tile_m):
+                rows = cutlass.min(a.shape[0] - tile.m * tile_m, tile_m)
+                boxes = cutlass.max(cute.ceil_div(rows, a_box), 0)
             for k in range(begin, end):
-                pipe.producer_acquire(state)
                 full = pipe.producer_get_barrier(state)
-                cute.copy(
-                    tma_a,
-                    tile_a[None, k],
-                    to_a[None, state.index],
-                    tma_bar_ptr=full,
-                    mcast_mask=masks[0],
-                )
+                if cutlass.const_expr(a_box == tile_m):
+                    pipe.producer_acquire(state)
+                else:
+                    pipe.sync_object_empty.wait(state.index, state.phase)
+                    with cute.arch.elect_one():
+                        brought = self.config.stage_bytes - (tile_m - boxes * a_box) * row_bytes
+                        cute.arch.mbarrier_arrive_and_expect_tx(full, brought)
+                for box in range(boxes):
+                    cute.copy(
+                        tma_a,
+                        tile_a[None, first_box + box, k],
+                        to_a[None, box, state.index],
+                        tma_bar_ptr=full,
+                        mcast_mask=masks[0],
+                    )
                 cute.copy(
                     tma_b,
                     tile_b[None, k],
@@ -503,6 +558,7 @@ class Sm90Matmul:
         outs,
         aux,
         workspace,
+        exchange,
         raster,
         place,
         first,
@@ -525,7 +581,7 @@ class Sm90Matmul:
 
         for item in range(first, raster.items, step):
             tile = raster.locate(item, place)
-            begin, end = self.split_range(tile, raster.splits, k_tiles)
+            begin, end = self.split_range(tile, place, raster.splits, k_tiles)
             pipe.consumer_wait(read)
             warpgroup.fence()
             for i in cutlass.range_constexpr(steps):
@@ -546,7 +602,7 @@ class Sm90Matmul:
                 warpgroup.wait_group(1)
                 pipe.consumer_release(release)
                 release.advance()
-            view = self.view(tile, thread, group, extents)
+            view = self.view(tile, place, thread, group, extents)
             if cutlass.const_expr(not config.split_k):
                 # The loads of the first block fly while the last steps multiply.
                 fetched = device_epilogue.fetch(config.epilogue, aux, self.block(view, 0))
@@ -559,7 +615,10 @@ class Sm90Matmul:
                     first_block = device_epilogue.fetch(config.epilogue, aux, self.block(view, 0))
                     self.finish(acc, first_block, staging, tma_outs, tma_targets, outs, aux, view)
             else:
-                self.finish(acc, fetched, staging, tma_outs, tma_targets, outs, aux, view)
+                sums = acc
+                if cutlass.const_expr(config.cluster[2] > 1):
+                    sums = self.reduce_cluster(acc, exchange, place[2], thread)
+                self.finish(sums, fetched, staging, tma_outs, tma_targets, outs, aux, view)
         cute.arch.cp_async_bulk_wait_group(0, read=True)
 
     @cute.jit
@@ -605,18 +664,63 @@ class Sm90Matmul:
                     flat.store(flat.load() + part.load())
         return is_last
 
-    def view(self, tile: Tile, thread: Int32, group: Int32, extents: Any) -> View:
-        """Where this thread's accumulators lie in the result."""
+    @cute.jit
+    def reduce_cluster(self, acc, exchange, rank: Int32, thread: Int32):
+        """Each CTA of those that split K gets the others' partial sums of the columns that it
+        finishes; returns their sum.
+
+        Added in the order of the ranks behind its own, whichever come first.
+        """
+        config = self.config
+        ways, math_threads = config.cluster[2], WARPGROUP * config.math_groups
+        slots, arrived = exchange
+        size = cute.size(acc) // ways
+        mine = cute.make_rmem_tensor((size,), Float32)
+        bits = cute.recast_tensor(cute.make_tensor(acc.iterator, cute.make_layout(ways * size)), Int32)
+        for r in cutlass.range_constexpr(ways):
+            if rank == r:
+                for e in cutlass.range_constexpr(size):
+                    mine[e] = acc[r * size + e]
+            else:
+                # A peer keeps what comes from the next rank, around, in its first slot.
+                slot = (rank - r - 1 + ways) % ways
+                for quad in cutlass.range_constexpr(size // 4):
+                    place = ((slot * (size // 4) + quad) * math_threads + thread) * 4
+                    values = tuple(bits[r * size + 4 * quad + i] for i in range(4))
+                    to = (slots + place).align(16)
+                    cute.arch.store_async_dsmem(to, values, arrived, r)
+        cute.arch.mbarrier_wait(arrived, 0)
+        for slot in cutlass.range_constexpr(ways - 1):
+            for quad in cutlass.range_constexpr(size // 4):
+                place = ((slot * (size // 4) + quad) * math_threads + thread) * 4
+                source = cute.recast_ptr((slots + place).align(16), dtype=Float32)
+                part = cute.make_rmem_tensor((4,), Float32)
+                cute.autovec_copy(cute.make_tensor(source, cute.make_layout(4)), part)
+                for i in cutlass.range_constexpr(4):
+                    mine[4 * quad + i] = mine[4 * quad + i] + part[i]
+        return mine
+
+    def view(
+        self,
+        tile: Tile,
+        place: tuple[Int32, Int32, Int32],
+        thread: Int32,
+        group: Int32,
+        extents: Any,
+    ) -> View:
+        """What this thread finishes of the result."""
+        config = self.config
         lane_in_group = thread % WARPGROUP
         warp, lane = lane_in_group // 32, lane_in_group % 32
-        row = tile.m * self.config.tile[0] + group * GROUP_ROWS + warp * 16 + lane // 4
-        column = tile.n * self.config.tile[1] + lane % 4 * 2
-        return View(tile, group, lane_in_group, (row, row + 8), column, extents)
+        row = tile.m * config.tile[0] + group * GROUP_ROWS + warp * 16 + lane // 4
+        block = tile.n * (config.tile[1] // config.block_columns)
+        block += place[2] * (config.columns // config.block_columns)
+        return View(tile, group, lane_in_group, (row, row + 8), block, extents)
 
     def block(self, view: View, index: int) -> device_epilogue.Block:
-        """The thread's elements in block ``index`` of the tile's columns."""
+        """The thread's elements in block ``index`` of the columns that it finishes."""
         columns = self.config.block_columns
-        first = view.column + index * columns
+        first = (view.block + index) * columns + view.lane % 4 * 2
         places = [first + 8 * eight + c for eight in range(columns // 8) for c in (0, 1)]
         pattern = block_pattern(columns)
         return device_epilogue.Block(
@@ -634,7 +738,7 @@ class Sm90Matmul:
         is more code than the instruction cache holds, and every warp would stream it per tile.
         """
         config = self.config
-        blocks = config.tile[1] // config.block_columns
+        blocks = config.columns // config.block_columns
         size = cute.size(acc) // blocks
         bare = not config.epilogue["nodes"] and not config.epilogue["inputs"]
         flat = cute.make_tensor(acc.iterator, cute.make_layout(cute.size(acc)))
@@ -656,7 +760,7 @@ class Sm90Matmul:
     def store(self, values, staging, tma_outs, tma_targets, outs, view: cutlass.Constexpr, index):
         """Narrow and store the output values of block ``index``."""
         config = self.config
-        blocks = config.tile[1] // config.block_columns
+        blocks = config.columns // config.block_columns
         turns = blocks * len(config.out_dtypes)
         for o in cutlass.range_constexpr(len(config.out_dtypes)):
             dtype = config.out_dtypes[o]
@@ -682,7 +786,7 @@ class Sm90Matmul:
         the block with the end of the row would overwrite up to 15 bytes behind it.
         """
         n = view.extents[1]
-        end = view.tile.n * self.config.tile[1] + (index + 1) * self.config.block_columns
+        end = (view.block + index + 1) * self.config.block_columns
         return (end <= n) | (n % (operands.TMA_ALIGN_BYTES * 8 // dtype.width) == 0)
 
     @cute.jit
@@ -736,8 +840,7 @@ class Sm90Matmul:
                 cute.group_modes(boxes, 0, 2),
             )
             box_m = view.tile.m * config.math_groups + view.group
-            box_n = view.tile.n * (config.tile[1] // config.block_columns) + index
-            cute.copy(tma, source[None, 0], to[None, box_m, box_n, view.tile.batch])
+            cute.copy(tma, source[None, 0], to[None, box_m, view.block + index, view.tile.batch])
 
     @cute.jit
     def store_elements(
@@ -751,7 +854,7 @@ class Sm90Matmul:
         config = self.config
         columns = config.block_columns
         row0 = view.tile.m * config.tile[0] + view.group * GROUP_ROWS
-        column0 = view.tile.n * config.tile[1] + index * columns
+        column0 = (view.block + index) * columns
         base = view.tile.batch.to(Int64) * out.stride[2]
         for e in cutlass.range(view.lane, GROUP_ROWS * columns, WARPGROUP, unroll=4):
             r, c = e // columns, e % columns
