@@ -8,24 +8,47 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from cudnn_aot.compiler.planning.knobs import knob_type
+from cudnn_aot.recipes.gemm.facts import GemmFacts
+from cudnn_aot.recipes.gemm.lowering import DTYPE_BYTES
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-# What the kernel is written for (tile_m, tile_n, tile_k); two math warpgroups for 128 rows.
-SM90_TILES = (
-    (128, 256, 64),
-    (128, 128, 64),
-    (64, 256, 64),
-    (64, 128, 64),
-    (64, 64, 64),
-    (64, 128, 128),
-    (64, 64, 128),
-)
+# What the kernel is written for (tile_m, tile_n, tile_k), by the bytes of an element of A and B;
+# two math warpgroups for 128 rows.
+SM90_TILES = {
+    2: (
+        (128, 256, 64),
+        (128, 128, 64),
+        (64, 256, 64),
+        (64, 128, 64),
+        (64, 64, 64),
+        (64, 128, 128),
+        (64, 64, 128),
+    ),
+    1: (
+        (128, 256, 128),
+        (128, 128, 128),
+        (64, 256, 128),
+        (64, 128, 128),
+        (64, 64, 128),
+    ),
+}
+# Registers of a thread that hold sums: the rest of 232 are addresses and the epilogue.
+SM90_MAX_ACCUMULATORS = 192
+SM90_MAX_STAGE_BYTES = 48 << 10  # of operands: four stages fit in shared memory
+SM90_PROMOTED_COLUMNS = 128  # whose sums of FP8 products are added to the tile's at a time, at most
 SM90_CLUSTERS = ((1, 1), (2, 1), (1, 2))
 MAX_SPLITS = 64
 # Of K, as far as it is long enough: what is measured. Others between can be asked for by knobs.
 MEASURED_SPLITS = (1, 2, 3, 4, 6, 8, 16)
+
+
+def tile_class(facts: GemmFacts) -> tuple[int, int]:
+    """What the tiles of ``gemm.sm90.persistent`` depend on: the bytes of an element of A and B, and
+    how many matmuls of one A there are.
+    """
+    return DTYPE_BYTES[facts.a.dtype], facts.epilogue.products
 
 
 class Schedule:
@@ -88,10 +111,14 @@ class GemmConfig(Schedule):
         knob_type.SPLIT_K_SLC,
     )
 
+    @property
+    def tile(self) -> tuple[int, int, int]:
+        return self.tile_m, self.tile_n, self.tile_k
+
     def why_not(self) -> str | None:
-        tile = (self.tile_m, self.tile_n, self.tile_k)
-        if tile not in SM90_TILES:
-            return f"tile {_x(tile)} is not one of {', '.join(map(_x, SM90_TILES))}"
+        every = tuple(dict.fromkeys(itertools.chain(*SM90_TILES.values())))
+        if self.tile not in every:
+            return f"tile {_x(self.tile)} is not one of {', '.join(map(_x, every))}"
         cluster = (self.cluster_m, self.cluster_n)
         if cluster not in SM90_CLUSTERS:
             return f"cluster {_x(cluster)} is not one of {', '.join(map(_x, SM90_CLUSTERS))}"
@@ -99,15 +126,43 @@ class GemmConfig(Schedule):
             return f"{self.splits} splits of K, want 1..{MAX_SPLITS}"
         return None
 
+    def why_not_for(self, element_bytes: int, products: int) -> str | None:
+        """None where the kernel has the schedule for so many bytes of an element of A and B and so
+        many matmuls of one A, else the reason.
+        """
+        tiles = SM90_TILES[element_bytes]
+        if self.tile not in tiles:
+            every = ", ".join(map(_x, tiles))
+            return f"tile {_x(self.tile)} of {element_bytes}-byte elements is not one of {every}"
+        columns = products * self.tile_n
+        if element_bytes == 1:  # their sums are promoted
+            columns += min(self.tile_n, SM90_PROMOTED_COLUMNS)
+        if columns // 2 > SM90_MAX_ACCUMULATORS:
+            return (
+                f"tile {_x(self.tile)} of {products} matmuls takes {columns // 2} accumulators per "
+                f"thread, want at most {SM90_MAX_ACCUMULATORS}"
+            )
+        stage_bytes = (self.tile_m + products * self.tile_n) * self.tile_k * element_bytes
+        if stage_bytes > SM90_MAX_STAGE_BYTES:
+            return (
+                f"tile {_x(self.tile)} of {products} matmuls takes {stage_bytes} bytes of operands "
+                f"at a time, want at most {SM90_MAX_STAGE_BYTES}"
+            )
+        if products > 1 and self.splits > 1:
+            return f"{self.splits} splits of K of {products} matmuls, want 1"
+        return None
+
     @classmethod
-    def measured(cls, longest_k: int) -> Iterator[GemmConfig]:
+    def measured(cls, longest_k: int, element_bytes: int, products: int) -> Iterator[GemmConfig]:
         """Every tile and cluster with the splits of K that leave each block work to do."""
-        for (tile_m, tile_n, tile_k), (cluster_m, cluster_n) in itertools.product(
-            SM90_TILES, SM90_CLUSTERS
+        for tile, cluster, splits in itertools.product(
+            SM90_TILES[element_bytes], SM90_CLUSTERS, MEASURED_SPLITS
         ):
-            for splits in MEASURED_SPLITS:
-                if splits == 1 or splits * 4 * tile_k <= longest_k:
-                    yield cls(tile_m, tile_n, tile_k, cluster_m, cluster_n, splits)
+            config = cls(*tile, *cluster, splits)
+            if splits > 1 and splits * 4 * config.tile_k > longest_k:
+                continue
+            if config.why_not_for(element_bytes, products) is None:
+                yield config
 
 
 class StreamSchedule(Schedule):
