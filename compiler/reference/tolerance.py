@@ -8,6 +8,8 @@ For operands such as `random_operands` makes, where results are of order one:
   grows as sqrt(K) steps of fp32, which `absolute` allows with a factor for the epilogue's slope
   (`terms` has the K of every op that sums; what an 8-bit attention rounds inside is not allowed for
   here);
+- tensor cores keep 14 bits of a sum of FP8 products; a kernel that adds what they give for some
+  hundred terms at a time in fp32 is as near as that, whatever K;
 - a port inside the graph that is narrower than fp32: one step of that type at magnitude 4, which
   cancellation may leave standing, so it adds to `absolute`.
 """
@@ -30,6 +32,8 @@ from cudnn_aot.compiler.graph.node import Node
 from cudnn_aot.compiler.graph.tensor import Tensor
 
 _ACCUMULATION = 2.0**-20  # 16 steps of fp32 per sqrt(K)
+_FP8 = (data_type.FP8_E4M3, data_type.FP8_E5M2)
+_FP8_SUM = 2.0**-9  # of a sum: some steps of 14 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +128,8 @@ def tolerances(graph: Graph, symbols: Mapping[str, int] | None = None) -> dict[i
             if tensor is not output and tensor.data_type is not None
         ]
         narrow = sum(width for width in inner if width > step(data_type.FLOAT))
+        if any(node.op == "matmul" and node.inputs["A"].data_type in _FP8 for node in nodes):
+            narrow += _FP8_SUM
         result[output.uid] = Tolerance(base.relative + 2 * narrow, base.absolute + 4 * narrow)
     return result
 

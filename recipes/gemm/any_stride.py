@@ -62,7 +62,7 @@ def add_any_stride_branch(
         folded[position].view if position in folded else view
         for position, view in enumerate(parts.outputs)
     ]
-    params = lowering.any_stride_params(facts, parts)
+    params = lowering.matmul_params(facts, parts)
     kernel = builder.kernel(kernel_spec(TEMPLATE, params, target))
     args = [{"arg": "launch"}, *parts.operands, *parts.inputs, *outputs]
     steps: list[Json] = [{"step": "kernel", "kernel": kernel, "args": args}]

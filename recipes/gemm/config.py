@@ -8,12 +8,24 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from cudnn_aot.compiler.planning.knobs import knob_type
+from cudnn_aot.recipes.gemm.facts import GemmFacts
+from cudnn_aot.recipes.gemm.lowering import DTYPE_BYTES
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-# What the kernel is written for (tile_m, tile_n, tile_k); two math warpgroups for 128 rows.
-SM90_TILES = tuple((m, n, 64) for m in (128, 64) for n in range(256, 0, -32))
+# What the kernel is written for (tile_m, tile_n, tile_k), by the bytes of an element of A and B;
+# two math warpgroups for 128 rows, and 128 bytes of a row along K.
+SM90_TILES = {
+    size: tuple((m, n, 128 // size) for m in (128, 64) for n in range(256, 0, -32))
+    for size in (2, 1)
+}
+# Registers of a thread that hold sums: the rest of 232 are addresses and the epilogue.
+SM90_MAX_ACCUMULATORS = 192
+# Shared memory of a block, what of it is for barriers, and for stores per math warpgroup; how many
+# stages of operands must fit in the rest.
+SM90_SMEM_BYTES, SM90_BARRIER_BYTES, SM90_STAGING_BYTES, SM90_MIN_STAGES = 232448, 1024, 16384, 4
+SM90_PROMOTED_COLUMNS = 128  # whose sums of FP8 products are added to the tile's at a time, at most
 SM90_CLUSTERS = ((1, 1), (2, 1), (1, 2))
 # Of K over the blocks of a cluster, and over blocks that leave their sums in a workspace.
 CLUSTER_SPLITS, MAX_SPLITS = (2, 4), 64
@@ -21,6 +33,13 @@ CLUSTER_SPLITS, MAX_SPLITS = (2, 4), 64
 MEASURED_SPLITS = (2, 4, 8)
 # Blocks that split K in a cluster share the columns of a tile out by multiples of these.
 COLUMNS_STEP = 16
+
+
+def tile_class(facts: GemmFacts) -> tuple[int, int]:
+    """What the tiles of ``gemm.sm90.persistent`` depend on: the bytes of an element of A and B, and
+    how many matmuls of one A there are.
+    """
+    return DTYPE_BYTES[facts.a.dtype], facts.epilogue.products
 
 
 class Schedule:
@@ -86,14 +105,18 @@ class GemmConfig(Schedule):
     )
 
     @property
+    def tile(self) -> tuple[int, int, int]:
+        return self.tile_m, self.tile_n, self.tile_k
+
+    @property
     def cluster_k(self) -> int:
         """Blocks of a cluster that split K."""
         return 1 if self.split_buf else self.splits
 
     def why_not(self) -> str | None:
-        tile = (self.tile_m, self.tile_n, self.tile_k)
-        if tile not in SM90_TILES:
-            return f"tile {_x(tile)} is not one of {', '.join(map(_x, SM90_TILES))}"
+        every = tuple(dict.fromkeys(itertools.chain(*SM90_TILES.values())))
+        if self.tile not in every:
+            return f"tile {_x(self.tile)} is not one of {', '.join(map(_x, every))}"
         cluster = (self.cluster_m, self.cluster_n)
         if cluster not in SM90_CLUSTERS:
             return f"cluster {_x(cluster)} is not one of {', '.join(map(_x, SM90_CLUSTERS))}"
@@ -115,15 +138,46 @@ class GemmConfig(Schedule):
             return f"TILE_N is {self.tile_n}, want a multiple of {COLUMNS_STEP} per block"
         return None
 
+    def why_not_for(self, element_bytes: int, products: int) -> str | None:
+        """None where the kernel has the schedule for so many bytes of an element of A and B and so
+        many matmuls of one A, else the reason.
+        """
+        tiles = SM90_TILES[element_bytes]
+        if self.tile not in tiles:
+            every = ", ".join(map(_x, tiles))
+            return f"tile {_x(self.tile)} of {element_bytes}-byte elements is not one of {every}"
+        columns = products * self.tile_n
+        if element_bytes == 1:  # their sums are promoted
+            columns += self.tile_n // -(-self.tile_n // SM90_PROMOTED_COLUMNS)
+        if columns // 2 > SM90_MAX_ACCUMULATORS:
+            return (
+                f"tile {_x(self.tile)} of {products} matmuls takes {columns // 2} accumulators per "
+                f"thread, want at most {SM90_MAX_ACCUMULATORS}"
+            )
+        stage_bytes = (self.tile_m + products * self.tile_n) * self.tile_k * element_bytes
+        room = SM90_SMEM_BYTES - SM90_BARRIER_BYTES - self.tile_m // 64 * SM90_STAGING_BYTES
+        # What the other blocks of a cluster send of their sums.
+        room -= (self.cluster_k - 1) * self.tile_m * self.tile_n // self.cluster_k * 4
+        if room // stage_bytes < SM90_MIN_STAGES:
+            return (
+                f"of tile {_x(self.tile)} of {products} matmuls, {self.splits} splits of K, "
+                f"{room // stage_bytes} stages fit, want at least {SM90_MIN_STAGES}"
+            )
+        if products > 1 and self.splits > 1:
+            return f"{self.splits} splits of K of {products} matmuls, want 1"
+        return None
+
     @classmethod
-    def measured(cls, longest_k: int) -> Iterator[GemmConfig]:
+    def measured(cls, longest_k: int, element_bytes: int, products: int) -> Iterator[GemmConfig]:
         """Every tile with every cluster, and with the splits of K that leave each block work."""
-        for tile in SM90_TILES:
-            for cluster in SM90_CLUSTERS:
-                yield cls(*tile, *cluster, 1)
+        for tile in SM90_TILES[element_bytes]:
+            every = [cls(*tile, *cluster, 1) for cluster in SM90_CLUSTERS]
             for splits, buffer in itertools.product(MEASURED_SPLITS, (0, 1)):
                 config = cls(*tile, 1, 1, splits, buffer)
                 if splits * 4 * config.tile_k <= longest_k and config.why_not() is None:
+                    every.append(config)
+            for config in every:
+                if config.why_not_for(element_bytes, products) is None:
                     yield config
 
 

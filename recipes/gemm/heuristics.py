@@ -9,9 +9,11 @@ launch. It orders candidates; it does not predict. Its numbers and the table wer
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from cudnn_aot.compiler.graph.extents import Symbol, SymExpr
@@ -19,14 +21,14 @@ from cudnn_aot.compiler.planning.engine import PlanConfig
 from cudnn_aot.compiler.planning.ranges import Range, Ranges
 from cudnn_aot.compiler.target.target import Target
 from cudnn_aot.recipes.gemm import tma
-from cudnn_aot.recipes.gemm.config import GemmConfig, GemvConfig, SkinnyConfig
+from cudnn_aot.recipes.gemm.config import GemmConfig, GemvConfig, SkinnyConfig, tile_class
 from cudnn_aot.recipes.gemm.facts import GemmFacts
 
 # Engine ids.
 SM90_PERSISTENT, SM90_GEMV, SM90_SKINNY, SM90_ANY_STRIDE = 20_000, 20_002, 20_003, 20_004
 Extents = dict[str, int]  # batch, m, n, k
 
-TILE_K = 64
+TILE_K_BYTES = 128
 # (tile_m, tile_n, cluster_m, cluster_n): two math warpgroups for 128 rows, one for 64.
 # What wins ties first: smaller tiles, and to share B, which is read from memory, before A.
 MENU = (
@@ -41,15 +43,9 @@ MENU = (
     (128, 256, 2, 1),
 )
 SPLITS = (1, 2, 4, 8)
-CONFIGS = tuple(
-    GemmConfig(tile_m, tile_n, TILE_K, cluster_m, cluster_n, splits, int(splits > 1))
-    for tile_m, tile_n, cluster_m, cluster_n in MENU
-    for splits in SPLITS
-)
-# Serves every graph, whatever its extents.
-FALLBACK = GemmConfig(64, 128, TILE_K, 1, 1, 1)
 
-# Multiply-adds per SM and cycle that a tile reaches; the peak is 2048.
+# Multiply-adds per SM and cycle that a tile reaches in BFLOAT16, by its rows and the columns of all
+# of its products; the peak is 2048.
 MATH_MACS_PER_CYCLE = {
     (64, 64): 1300.0,
     (64, 128): 1450.0,
@@ -57,6 +53,9 @@ MATH_MACS_PER_CYCLE = {
     (128, 128): 1565.0,
     (128, 256): 1800.0,
 }
+# How many times as many of FP8, by the rows of a tile. The tensor cores do twice as many; while one
+# math warpgroup promotes its sums, they work for the other, if there is one. An estimate.
+FP8_SPEEDUP = {64: 1.25, 128: 1.8}
 # Operand bytes that one SM asks of L2 per cycle; rows beyond the matrix cost as much as others.
 OPERAND_BYTES_PER_CYCLE = 42.0
 # All SMs together take this much from memory per cycle (3.5 TB/s at 1.755 GHz).
@@ -69,15 +68,70 @@ SPLIT_CYCLES = 4500.0
 TILE_CYCLES = 2200.0
 STORE_BYTES_PER_CYCLE = 16.0
 CYCLES_PER_US = 1755.0
-# The menu's tiles, each with the cycles of math per element of K, and of storing a partial tile.
-_TILES = tuple(
-    (
-        *row,
-        row[0] * row[1] / MATH_MACS_PER_CYCLE[row[:2]],
-        4 * row[0] * row[1] / STORE_BYTES_PER_CYCLE,
+
+
+@dataclass(frozen=True, slots=True)
+class Menu:
+    """The schedules to rank for a class of tiles, see `tile_class`.
+
+    Attributes:
+        configs: every tile with every number of splits, in the order of ties.
+        tiles: rows of `MENU`, each with the cycles of math per element of K, and of storing a
+            partial tile.
+        fallback: serves every graph, whatever its extents.
+    """
+
+    element_bytes: int
+    products: int
+    splits: tuple[int, ...]
+    configs: tuple[GemmConfig, ...]
+    tiles: tuple[tuple[int, int, int, int, float, float], ...]
+    fallback: GemmConfig
+
+    @property
+    def tile_k(self) -> int:
+        return TILE_K_BYTES // self.element_bytes
+
+
+@functools.lru_cache(maxsize=8)
+def menu_for(element_bytes: int, products: int) -> Menu:
+    """The menu of a class of tiles."""
+    tile_k, splits = TILE_K_BYTES // element_bytes, SPLITS if products == 1 else SPLITS[:1]
+    rows = [
+        (tile_m, tile_n, cluster_m, cluster_n)
+        for tile_m, tile_n, cluster_m, cluster_n in MENU
+        if GemmConfig(tile_m, tile_n, tile_k, cluster_m, cluster_n, 1).why_not_for(
+            element_bytes, products
+        )
+        is None
+    ]
+    tiles = []
+    for tile_m, tile_n, cluster_m, cluster_n in rows:
+        columns = products * tile_n
+        macs = MATH_MACS_PER_CYCLE[tile_m, columns]
+        if element_bytes == 1:
+            macs *= FP8_SPEEDUP[tile_m]
+        tiles.append(
+            (
+                tile_m,
+                tile_n,
+                cluster_m,
+                cluster_n,
+                tile_m * columns / macs,
+                4 * tile_m * tile_n / STORE_BYTES_PER_CYCLE,
+            )
+        )
+    configs = tuple(
+        GemmConfig(tile_m, tile_n, tile_k, cluster_m, cluster_n, count, int(count > 1))
+        for tile_m, tile_n, cluster_m, cluster_n in rows
+        for count in splits
     )
-    for row in MENU
-)
+    fallback = GemmConfig(64, 128, tile_k, 1, 1, 1)
+    return Menu(element_bytes, products, splits, configs, tuple(tiles), fallback)
+
+
+PLAIN = menu_for(2, 1)  # of one matmul of 16-bit elements
+CONFIGS, FALLBACK = PLAIN.configs, PLAIN.fallback
 
 _NEVER = (math.inf, math.inf)
 
@@ -108,6 +162,7 @@ def recommend(
     beside cuDNN's yet. A cell that is found slower puts its plans behind the marker.
     """
     plans: list[PlanConfig | Ranges] = []
+    menu = menu_for(*tile_class(facts)) if SM90_PERSISTENT in offered else PLAIN
     few = _few_rows([facts.extents], offered, facts)
     if kind == "A" and few and not facts.symbols:
         plans.append(few)
@@ -116,12 +171,12 @@ def recommend(
             continue
         if engine_id == SM90_PERSISTENT and (reason := tma.why_never(facts)):
             # Its other kernel has no schedule: all knobs build the same.
-            plans.append(PlanConfig(engine_id, FALLBACK, f"no TMA: {reason}"))
+            plans.append(PlanConfig(engine_id, menu.fallback, f"no TMA: {reason}"))
         elif engine_id == SM90_PERSISTENT and kind == "FALLBACK":
-            plans.append(PlanConfig(engine_id, FALLBACK, "the smallest of everything"))
+            plans.append(PlanConfig(engine_id, menu.fallback, "the smallest of everything"))
         elif engine_id == SM90_PERSISTENT:
-            plans += _ranges(offered, facts, target.sm_count)
-            plans += _ranked(engine_id, facts.extents, target.sm_count)
+            plans += _ranges(offered, facts, target.sm_count, menu)
+            plans += _ranked(engine_id, facts.extents, target.sm_count, menu)
         else:
             plans.append(PlanConfig(engine_id, why="has no knobs"))
     if kind == "A":  # right for any rows, and best for none that the table does not name
@@ -147,46 +202,48 @@ def _few_rows(
     return None
 
 
-def _ranked(engine_id: int, extents: Extents, sm_count: int) -> list[PlanConfig]:
-    ranked = rank_sm90(extents, sm_count)
+def _ranked(engine_id: int, extents: Extents, sm_count: int, menu: Menu) -> list[PlanConfig]:
+    ranked = rank_sm90(extents, sm_count, menu)
     return [PlanConfig(engine_id, config, f"modelled {us:.1f} us") for config, us in ranked]
 
 
-def rank_sm90(extents: Extents, sm_count: int) -> list[tuple[GemmConfig, float]]:
+def rank_sm90(
+    extents: Extents, sm_count: int, menu: Menu = PLAIN
+) -> list[tuple[GemmConfig, float]]:
     """The menu by modelled microseconds, best first; ties keep the menu's order."""
-    splits = _splits([extents])
-    modelled = modelled_cycles(splits, extents, sm_count)
-    pairs = zip(_configs(splits), modelled, strict=True)
+    splits = _splits([extents], menu)
+    modelled = modelled_cycles(splits, extents, sm_count, menu)
+    pairs = zip(_configs(splits, menu), modelled, strict=True)
     worth = [pair for pair in pairs if pair[1] is not _NEVER]
     return [(c, t[0] / CYCLES_PER_US) for c, t in sorted(worth, key=operator.itemgetter(1))]
 
 
-def best_sm90(cases: Sequence[Extents], sm_count: int) -> GemmConfig:
+def best_sm90(cases: Sequence[Extents], sm_count: int, menu: Menu = PLAIN) -> GemmConfig:
     """The first of `rank_sm90`; for several cases, by the sum over them of how much slower than the
     best a config is.
     """
-    splits = _splits(cases)
-    modelled = [modelled_cycles(splits, extents, sm_count) for extents in cases]
+    splits = _splits(cases, menu)
+    modelled = [modelled_cycles(splits, extents, sm_count, menu) for extents in cases]
     order: Sequence[Any] = modelled[0]
     if len(cases) > 1:
         order = [0.0] * len(order)
         for times in modelled:
             fastest = min(times)[0]
             order = [lag + time / fastest for lag, (time, _) in zip(order, times, strict=True)]
-    return _configs(splits)[order.index(min(order))]
+    return _configs(splits, menu)[order.index(min(order))]
 
 
-def _splits(cases: Sequence[Extents]) -> list[int]:
+def _splits(cases: Sequence[Extents], menu: Menu) -> list[int]:
     """The splits of the menu that leave each block work to do."""
     longest_k = max(extents["k"] for extents in cases)
-    return [splits for splits in SPLITS if splits <= max(1, longest_k // (4 * TILE_K))]
+    return [splits for splits in menu.splits if splits <= max(1, longest_k // (4 * menu.tile_k))]
 
 
-def _configs(splits: Sequence[int]) -> list[GemmConfig]:
-    return [config for config in CONFIGS if config.splits <= splits[-1]]
+def _configs(splits: Sequence[int], menu: Menu) -> list[GemmConfig]:
+    return [config for config in menu.configs if config.splits <= splits[-1]]
 
 
-def _ranges(offered: Sequence[int], facts: GemmFacts, sm_count: int) -> list[Ranges]:
+def _ranges(offered: Sequence[int], facts: GemmFacts, sm_count: int, menu: Menu) -> list[Ranges]:
     """One plan for all of a symbolic M, with a schedule per range; none where one does for all."""
     if not isinstance(facts.m, SymExpr) or len(facts.m.symbols) != 1:
         return []
@@ -203,7 +260,7 @@ def _ranges(offered: Sequence[int], facts: GemmFacts, sm_count: int) -> list[Ran
         values = _samples(symbol, low, high)
         cases = [facts.extents_at({name: value}) for value in values]
         best = _few_rows(cases, offered, facts) or PlanConfig(
-            SM90_PERSISTENT, best_sm90(cases, sm_count)
+            SM90_PERSISTENT, best_sm90(cases, sm_count, menu)
         )
         if parts and parts[-1][2] == best:
             low, _, _, earlier = parts.pop()
@@ -212,7 +269,7 @@ def _ranges(offered: Sequence[int], facts: GemmFacts, sm_count: int) -> list[Ran
         low = high + 1
     if len(parts) == 1:
         return []
-    safe = PlanConfig(SM90_PERSISTENT, FALLBACK, "the smallest of everything")
+    safe = PlanConfig(SM90_PERSISTENT, menu.fallback, "the smallest of everything")
     ranges = []
     for low, high, best, values in parts:
         why = best.why or f"the model's best at {name}={', '.join(map(str, values))}"
@@ -229,7 +286,7 @@ def _samples(symbol: Symbol, low: int, high: int) -> list[int]:
 
 
 def modelled_cycles(
-    splits: Sequence[int], extents: Extents, sm_count: int
+    splits: Sequence[int], extents: Extents, sm_count: int, menu: Menu = PLAIN
 ) -> list[tuple[float, float]]:
     """Modelled time of one launch of each tile of the menu with each of ``splits``, in SM cycles;
     then, for ties on memory, that of the SMs alone.
@@ -237,7 +294,9 @@ def modelled_cycles(
     A symbolic graph asks for some hundred of them: what they share is computed once.
     """
     m, n, k, batch = (extents[name] or 1 for name in ("m", "n", "k", "batch"))
-    memory = 2 * batch * (m * k + n * k + m * n) / MEMORY_BYTES_PER_CYCLE
+    element_bytes, products = menu.element_bytes, menu.products
+    moved = element_bytes * k * (m + products * n) + 2 * m * n
+    memory = batch * moved / MEMORY_BYTES_PER_CYCLE
     floor = memory + TILE_CYCLES
     # Every split writes its partial tile, and the last to arrive reads them all.
     ways = [
@@ -245,7 +304,7 @@ def modelled_cycles(
         for count in splits
     ]
     modelled = []
-    for tile_m, tile_n, cluster_m, cluster_n, math_cycles, partial in _TILES:
+    for tile_m, tile_n, cluster_m, cluster_n, math_cycles, partial in menu.tiles:
         tiles_m, tiles_n = -(-m // tile_m), -(-n // tile_n)
         clusters_m = -(-tiles_m // cluster_m) * cluster_m
         clusters_n = -(-tiles_n // cluster_n) * cluster_n
@@ -253,7 +312,7 @@ def modelled_cycles(
         # A cluster shares what its blocks have in common; alone, a block shares nothing.
         rows = tile_m / cluster_n if tiles_n > 1 else tile_m
         columns = tile_n / cluster_m if tiles_m > 1 else tile_n
-        per_k = 2 * (rows + columns) / OPERAND_BYTES_PER_CYCLE
+        per_k = element_bytes * (rows + products * columns) / OPERAND_BYTES_PER_CYCLE
         if per_k < math_cycles:
             per_k = math_cycles
         for count, length, partials, launch in ways:

@@ -33,7 +33,7 @@ class GemmHostBlocked(Engine):
             totals = _totals(facts, variant)
             if variant.outputs:
                 parts = lowering.kernel_parts(facts, variant)
-                params = lowering.any_stride_params(facts, parts)
+                params = lowering.matmul_params(facts, parts)
                 args = parts.operands + parts.tail + [total.view for total in totals]
                 kernel = builder.kernel(kernel_spec(TEMPLATE, params, target))
                 steps = [{"step": "kernel", "kernel": kernel, "args": args}]

@@ -364,8 +364,8 @@ def _kernel_parts(
     )
 
 
-def any_stride_params(facts: GemmFacts, parts: KernelParts) -> Json:
-    """The parameters of the kernels that take any strides."""
+def matmul_params(facts: GemmFacts, parts: KernelParts) -> Json:
+    """The parameters that say what a kernel computes."""
     return {
         "a_dtype": facts.a.dtype,
         "b_dtype": facts.b.dtype,

@@ -1,4 +1,4 @@
-"""``gemm.sm90.persistent``: the GEMM family on Hopper.
+"""``gemm.sm90.persistent``: the GEMM family on Hopper, FP8 and two matmuls of one A included.
 
 A plan has, for each presence of the optional outputs, a TMA + WGMMA branch and a slower one that
 takes any strides and any element-aligned pointer; guards on the call's own strides and addresses
@@ -21,11 +21,11 @@ from cudnn_aot.compiler.target.target import Target
 from cudnn_aot.errors import cudnnGraphNotSupportedError
 from cudnn_aot.recipes.gemm import lowering, tma
 from cudnn_aot.recipes.gemm.any_stride import add_any_stride_branch
-from cudnn_aot.recipes.gemm.capability import GemmCapability
-from cudnn_aot.recipes.gemm.config import GemmConfig, Schedule
+from cudnn_aot.recipes.gemm.capability import ANY_DTYPES, FEATURES, MAX_PRODUCTS, GemmCapability
+from cudnn_aot.recipes.gemm.config import GemmConfig, Schedule, tile_class
 from cudnn_aot.recipes.gemm.facts import GemmFacts
 from cudnn_aot.recipes.gemm.lowering import Json, KernelParts, TableBuilder, Variant
-from cudnn_aot.recipes.operand import bounds
+from cudnn_aot.recipes.operand import FP8_DTYPES, bounds
 
 TMA_TEMPLATE = "gemm.kernels.sm90:matmul"
 # Rows of A in a load where a matrix has so few that its tiles are not full.
@@ -39,6 +39,20 @@ SM90: dict[str, Any] = {
     "is_arch_specific": True,
     "dtypes": ("BFLOAT16", "HALF"),
     "alignment_bytes": tma.ALIGN_BYTES,
+}
+
+
+# Of the row of the kernel that multiplies with WGMMA.
+TENSOR_CORES: dict[str, Any] = {
+    "dtypes": ("BFLOAT16", "HALF", *FP8_DTYPES),
+    "epilogue_dtypes": ANY_DTYPES,
+    "products": MAX_PRODUCTS,
+    "features": (
+        *FEATURES,
+        f"{MAX_PRODUCTS} matmuls of one A",
+        "A and B of different FP8 types",
+        "FP8 and INT8 in the epilogue, whose outputs saturate",
+    ),
 }
 
 
@@ -58,17 +72,25 @@ class ScheduledEngine(Engine):
 
 
 class GemmSm90Persistent(ScheduledEngine):
-    """Persistent TMA + WGMMA, cooperative math warpgroups, optional split-K."""
+    """Persistent TMA + WGMMA, cooperative math warpgroups, optional split-K.
+
+    Sums of FP8 products are fp32: the tensor cores, which keep fewer bits, add up a tile's depth
+    alone.
+    """
 
     name = "gemm.sm90.persistent"
     schedule = GemmConfig
-    caps = (GemmCapability(**SM90),)
+    caps = (GemmCapability(**SM90 | TENSOR_CORES),)
     numerical_notes = frozenset({numerical_note.TENSOR_CORE})
 
     def configs(self, facts: GemmFacts, target: Target) -> Iterable[GemmConfig]:
-        return () if tma.why_never(facts) else GemmConfig.measured(facts.extents["k"])
+        if tma.why_never(facts):
+            return ()
+        return GemmConfig.measured(facts.extents["k"], *tile_class(facts))
 
     def lower(self, facts: GemmFacts, knobs: GemmConfig, target: Target) -> Lowering | Refusal:
+        if reason := knobs.why_not_for(*tile_class(facts)):
+            return Refusal(reason)
         builder = TableBuilder(facts, "cuda")
         for variant, parts in builder.variants():
             _add_tma_branch(builder, facts, knobs, variant, parts, target)
@@ -96,12 +118,11 @@ def _add_tma_branch(
     guard = ex.all_of(
         variant.guard,
         ex.lt(config.cluster_k - 1, ex.ceil_div(extent_expr(facts.k), config.tile_k)),
-        tma.guard(facts.a, axes[0]),
-        tma.guard(facts.b, axes[1]),
+        *(tma.guard(operand, axis) for operand, axis in tma.matrices(facts, axes)),
         *output_guards,
     )
-    params = {
-        "ab_dtype": facts.a.dtype,
+    params = lowering.matmul_params(facts, parts) | {
+        "promote": facts.a.dtype in FP8_DTYPES,
         "a_major": layout[0],
         "b_major": layout[1],
         "tile": [config.tile_m, config.tile_n, config.tile_k],
@@ -109,7 +130,6 @@ def _add_tma_branch(
         "a_box": _a_box(facts, config),
         "split_k": config.split_buf == 1,
         "store": store,
-        "epilogue": parts.epilogue,
     }
     kernel = builder.kernel(kernel_spec(TMA_TEMPLATE, params, target))
     head: list[Json] = [{"arg": "launch"}, {"arg": "int", "value": ["attr", "sm_count"]}]

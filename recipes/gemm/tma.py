@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from cudnn_aot.compiler.planning import expressions as ex
 from cudnn_aot.recipes.gemm import lowering
 from cudnn_aot.recipes.gemm.facts import GemmFacts
-from cudnn_aot.recipes.operand import Operand, bounds
+from cudnn_aot.recipes.operand import FP8_DTYPES, Operand, bounds
 
 ALIGN_BYTES = 16
 
@@ -50,6 +50,11 @@ def step_elements(operand: Operand) -> int:
     return ALIGN_BYTES // lowering.DTYPE_BYTES[operand.dtype]
 
 
+def matrices(facts: GemmFacts, axes: tuple[int, int]) -> list[tuple[Operand, int]]:
+    """A and every B, each with its contiguous axis of ``axes``, what `unit_axes` gives."""
+    return [(facts.a, axes[0]), *((b, axes[1]) for b in facts.every_b)]
+
+
 def unit_axes(facts: GemmFacts) -> tuple[int, int] | None:
     """The contiguous axes of A and of B, -1 or -2; None if one has none."""
     majors = facts.majors()
@@ -68,7 +73,11 @@ def why_not(facts: GemmFacts, outputs: Sequence[Operand]) -> str | None:
     axes = unit_axes(facts)
     if axes is None:
         return f"{facts.a.name!r} or {facts.b.name!r} has no contiguous axis"
-    for operand, axis in zip((facts.a, facts.b), axes, strict=True):
+    if facts.a.dtype in FP8_DTYPES and facts.majors() != ("k", "k"):
+        return f"{facts.a.name!r} and {facts.b.name!r} are FP8 and not both contiguous along K"
+    for operand, axis in matrices(facts, axes):
+        if operand.stride[axis] != 1:
+            return f"{operand.name!r} is not contiguous along the axis that {facts.b.name!r} is"
         if reason := why_not_operand(operand, axis, facts):
             return reason
     for output in outputs:

@@ -1,10 +1,11 @@
 """Data types of kernels: what the DSL calls them, what products of them are summed in, and how
 their values become fp32 and come back.
 
-The DSL converts HALF, BFLOAT16 and integers. What it does not: 8-bit floats one at a time on the
-GPU, and at all on the host CPU; and fp32 to BFLOAT16 on the host, which would need a compiler-rt
-symbol. Those are integer arithmetic, the same on both machines. Conversions from fp32 round to
-nearest, ties to even; to 8-bit types they saturate, as the GPU's own do, infinity included.
+The DSL converts HALF, BFLOAT16 and integers, and on the GPU vectors to 8-bit floats. What it does
+not: 8-bit floats one at a time on the GPU, and at all on the host CPU; and fp32 to BFLOAT16 on the
+host, which would need a compiler-rt symbol. Those are integer arithmetic. Conversions from fp32
+round to nearest, ties to even; to 8-bit types they saturate, as the GPU's own do, infinity
+included. They give the same on both machines, but for the sign of a NaN.
 """
 
 from __future__ import annotations
@@ -80,22 +81,24 @@ def widen(value: Any, dtype: type = Float32) -> Any:
     return value.to(dtype)
 
 
-def narrow(value: Any, dtype: type, has_bfloat16: bool) -> Any:
+def narrow(value: Any, dtype: type, on_gpu: bool) -> Any:
     """A scalar or vector of fp32 or INT32 rounded to ``dtype``; INT32 of INT32 alone.
 
     Args:
-        has_bfloat16: whether the machine has an instruction for BFLOAT16.
+        on_gpu: whether the machine has instructions for BFLOAT16, and for vectors of 8-bit floats.
     """
     if type_of(value) is Int32 and dtype is not Int32:
         value = value.to(Float32)
     if dtype is Int32 and type_of(value) is not Int32:
         raise ValueError("narrow: got fp32 for INT32, want an INT32 value")
+    if dtype in _FP8 and on_gpu and is_vector(value) and cute.size(value.shape) % 4 == 0:
+        return value.to(dtype)
     if dtype in _FP8:
         row = _FP8[dtype]
         return _each(lambda x: _fp8_bits(x, row), value, Uint8).bitcast(dtype)
     if dtype is Int8:
         return _each(_saturated, value, Int8)
-    if dtype is BFloat16 and not has_bfloat16:
+    if dtype is BFloat16 and not on_gpu:
         return _each(_bfloat16_bits, value, Uint16).bitcast(BFloat16)
     return value.to(dtype)
 

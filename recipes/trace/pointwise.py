@@ -99,15 +99,15 @@ class Machine:
     the host, a few ulps off at most on the whole range.
     """
 
-    # Whether there is an instruction that rounds fp32 to BFLOAT16.
-    has_bfloat16: ClassVar[bool]
+    # Whether there are instructions that round fp32 to BFLOAT16, and vectors to 8-bit floats.
+    on_gpu: ClassVar[bool]
 
     def widen(self, x: Any) -> Any:
         return dtypes.widen(x)
 
     def narrow(self, x: Any, dtype: type) -> Any:
         """An output's value in its own type."""
-        return dtypes.narrow(x, dtype, self.has_bfloat16)
+        return dtypes.narrow(x, dtype, self.on_gpu)
 
     def round_to(self, x: Any, dtype: str) -> Any:
         return self.widen(self.narrow(x, dtypes.DTYPES[dtype]))
@@ -163,7 +163,7 @@ class Device(Machine):
     slots.
     """
 
-    has_bfloat16 = True
+    on_gpu = True
 
     def select(self, condition: Any, a: Any, b: Any) -> Any:
         """``a`` where the condition holds, else ``b``; either may be a number."""
@@ -219,7 +219,7 @@ class Host(Machine):
     ``__truncsfbf2``, no ``math.erf``).
     """
 
-    has_bfloat16 = False
+    on_gpu = False
 
     def select(self, condition: Any, a: Any, b: Any) -> Any:
         return Float32(cutlass.select_(condition, Float32(a), Float32(b)))

@@ -31,7 +31,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> list[GemmConfig]:
     assert best.splits > 1
     shape = best.tile_m, best.tile_n, best.tile_k, best.cluster_m, best.cluster_n
     found = [GemmConfig(*shape, splits) for splits in (2, 3, 6)]
-    monkeypatch.setattr(GemmConfig, "measured", classmethod(lambda cls, k: iter(found)))
+    monkeypatch.setattr(GemmConfig, "measured", classmethod(lambda cls, *_: iter(found)))
     return found
 
 

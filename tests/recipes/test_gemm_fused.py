@@ -19,8 +19,14 @@ from cudnn_aot.compiler.planning.plan import plan_graph
 from cudnn_aot.compiler.planning.plan_list import PlanList
 from cudnn_aot.compiler.target.target import load_target
 from cudnn_aot.errors import cudnnGraphNotSupportedError
+from cudnn_aot.recipes.gemm.config import GemmConfig
 from cudnn_aot.recipes.gemm.facts import Reduction, analyze
-from cudnn_aot.recipes.gemm.heuristics import SM90_ANY_STRIDE, SM90_PERSISTENT
+from cudnn_aot.recipes.gemm.heuristics import (
+    SM90_ANY_STRIDE,
+    SM90_PERSISTENT,
+    menu_for,
+    rank_sm90,
+)
 from cudnn_aot.recipes.reductions import FOLDED, UNFOLDED
 from cudnn_aot.recipes.trace.reductions import FOLDS
 
@@ -295,21 +301,57 @@ def test_a_gated_ffn_of_two_fp8_types_is_one_plan(opted_in):
 
 def test_engines_without_accumulators_or_folds_say_so(opted_in):
     engines = ("gemm.sm90.persistent", "gemm.sm90.gemv", "gemm.sm90.skinny")
-    for graph, reason in (
-        (gemm_graphs.gated("g", 8, 512, 256), "2 matmuls of one A, want at most 1"),
+    for graph, reason, without in (
+        (gemm_graphs.gated("g", 8, 512, 256), "2 matmuls of one A, want at most 1", engines[1:]),
         (
             gemm_graphs.reduced("g", 8, 512, 256, [("ADD", "m")]),
             "'ADD_m' is a reduction of the result, want none",
+            engines,
         ),
     ):
         plans = PlanList(graph, H200)
-        assert [entry.engine_id for entry in plans.entries] == [SM90_ANY_STRIDE]
-        for engine in engines:
+        assert plans.entries[-1].engine_id == SM90_ANY_STRIDE
+        others = {entry.engine_id for entry in plans.entries[:-1]}
+        assert others == ({SM90_PERSISTENT} if without != engines else set())
+        for engine in without:
             assert any(f"{engine}: {reason}" in line for line in plans.reasons), plans.reasons
 
 
-def test_no_gpu_engine_takes_them_unless_it_is_opted_in_to():
-    assert "want at most 1" in declined(gemm_graphs.gated("g", 64, 512, 256), H200)
+def test_no_gpu_engine_folds_unless_it_is_opted_in_to():
+    folded = gemm_graphs.reduced("g", 64, 512, 256, [("ADD", "m")])
+    assert "is a reduction of the result, want none" in declined(folded, H200)
+
+
+def test_a_gated_ffn_is_one_kernel_on_the_tensor_cores_where_its_b_lie_alike():
+    for fields, templates in (
+        ({}, ["sm90", "simt"]),
+        ({"b_transposed": False, "up_transposed": False}, ["sm90", "simt"]),
+        ({"b_transposed": False}, ["simt"]),
+        ({"io": cudnn.data_type.FP8_E4M3}, ["sm90", "simt"]),
+        ({"io": cudnn.data_type.FP8_E4M3, "up_transposed": False}, ["simt"]),
+    ):
+        plan = plan_graph(gemm_graphs.gated("g", 512, 4096, 1024, **fields), H200)
+        names = [f"gemm.kernels.{name}:matmul" for name in templates]
+        assert [kernel.template for kernel in plan.kernels] == names, fields
+        assert all(kernel.params["products"] == 2 for kernel in plan.kernels)
+        args = plan.table["branches"].get("tma", {"steps": []})["steps"]
+        for step in args:  # launch, SMs, A and both B
+            assert [arg.get("operand") for arg in step["args"][2:5]] == [1, 2, 3]
+
+
+def test_two_products_are_not_split_and_their_accumulators_fit():
+    extents = {"batch": 1, "m": 64, "n": 256, "k": 1 << 16}
+    for element_bytes in (1, 2):
+        menu = menu_for(element_bytes, 2)
+        ranked = [config for config, _ in rank_sm90(extents, 132, menu)]
+        for config in (*ranked, *GemmConfig.measured(1 << 16, element_bytes, 2), menu.fallback):
+            assert config.splits == 1 and config.why_not_for(element_bytes, 2) is None
+            assert config.tile_k * element_bytes in (128, 256)
+    graph = gemm_graphs.gated("g", 64, 256, 1 << 16)
+    plans = PlanList(graph, H200)
+    index = plans.append(SM90_PERSISTENT, GemmConfig(64, 64, 64, 1, 1, 2).to_public())
+    with pytest.raises(cudnnGraphNotSupportedError, match="2 splits of K of 2 matmuls, want 1"):
+        plans.lower(index)
 
 
 # --- ranking -------------------------------------------------------------------------------------
@@ -321,7 +363,8 @@ def test_the_engine_for_any_strides_is_behind_those_that_serve(opted_in):
         ids = [entry.engine_id for entry in plain.entries]
         assert ids[0] == SM90_PERSISTENT and ids[-1] == SM90_ANY_STRIDE
         gated = PlanList(gemm_graphs.gated("g", "M", 64, 64, symbols=UP_TO), H200, modes=[mode])
-        assert [entry.engine_id for entry in gated.entries] == [SM90_ANY_STRIDE]
+        ids = [getattr(entry, "engine_id", None) for entry in gated.entries]
+        assert ids[-1] == SM90_ANY_STRIDE and SM90_PERSISTENT in ids[:-1]
 
 
 # --- lowering ------------------------------------------------------------------------------------
@@ -351,8 +394,8 @@ def test_products_share_kernels_whatever_their_majors(opted_in):
         plan_graph(gemm_graphs.gated("g", 64, 512, 256, up_transposed=major), H200)
         for major in (True, False)
     )
-    assert one.kernels == two.kernels
-    params = one.kernels[0].params
+    assert one.kernels[-1] == two.kernels[-1]
+    params = one.kernels[-1].params
     assert params["products"] == 2 and len(params["epilogue"]["nodes"]) == 3
 
 

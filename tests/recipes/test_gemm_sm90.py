@@ -67,9 +67,23 @@ def every_op() -> dict:
     return {"inputs": inputs, "nodes": nodes, "outputs": [{"value": total, "dtype": "FLOAT"}]}
 
 
-def params(tile, cluster=(1, 1), split_k=False, store="tma", majors="kk", ab="BFLOAT16", e=BARE):
+def params(
+    tile,
+    cluster=(1, 1),
+    split_k=False,
+    store="tma",
+    majors="kk",
+    ab="BFLOAT16",
+    e=BARE,
+    b=None,
+    products=1,
+    promote=None,
+):
     return {
-        "ab_dtype": ab,
+        "a_dtype": ab,
+        "b_dtype": b or ab,
+        "products": products,
+        "promote": ab.startswith("FP8") if promote is None else promote,
         "a_major": majors[0],
         "b_major": majors[1],
         "tile": list(tile),
@@ -81,9 +95,9 @@ def params(tile, cluster=(1, 1), split_k=False, store="tma", majors="kk", ab="BF
 
 
 def menu() -> dict[str, dict]:
-    """Every tile in both forms and stores, every cluster, every pair of majors, both dtypes."""
+    """Every tile in both forms and stores, every cluster, every pair of majors, all dtypes."""
     rows = {}
-    for tile in sm90.TILES:
+    for tile in sm90.TILES[16]:
         name = "x".join(map(str, tile))
         rows[name] = params(tile)
         rows[f"{name}_split_direct"] = params(tile, split_k=True, store="direct")
@@ -95,9 +109,42 @@ def menu() -> dict[str, dict]:
     rows["half"] = params((128, 128, 64), (1, 2), ab="HALF")
     rows["chain"] = params((128, 256, 64), (2, 1), e=CHAIN)
     rows["chain_split"] = params((64, 128, 64), split_k=True, e=CHAIN)
+    fp8 = {"ab": "FP8_E4M3"}
+    rows["fp8"] = params((128, 256, 128), (2, 1), **fp8)
+    rows["fp8_fast"] = params((128, 256, 128), promote=False, **fp8)
+    rows["fp8_rows64"] = params((64, 256, 128), (1, 2), **fp8)
+    rows["fp8_mixed_split_direct"] = params(
+        (64, 64, 128), split_k=True, store="direct", b="FP8_E5M2", **fp8
+    )
+    rows["fp8_bytes"] = params((128, 128, 128), e=BYTES, **fp8)
+    rows["gated"] = params((128, 128, 64), (2, 1), majors="kn", e=SWIGLU, products=2)
+    rows["gated_fp8"] = params((128, 128, 128), (2, 1), e=SWIGLU_FP8, products=2, **fp8)
     return rows
 
 
+SWIGLU = {
+    "inputs": [],
+    "nodes": [["swish", [0], {}], ["mul", [2, 1], {}]],
+    "outputs": [{"value": 3, "dtype": "BFLOAT16"}],
+}
+# 8-bit in and out.
+BYTES = {
+    "inputs": [{"dtype": "FP8_E5M2", "kind": "full"}],
+    "nodes": [["add", [0, 1], {}]],
+    "outputs": [{"value": 2, "dtype": "FP8_E4M3"}, {"value": 0, "dtype": "INT8"}],
+}
+# With a scale of each product and of the result.
+SWIGLU_FP8 = {
+    "inputs": [{"dtype": "FLOAT", "kind": "scalar"}] * 3,
+    "nodes": [
+        ["mul", [0, 2], {}],
+        ["mul", [1, 3], {}],
+        ["swish", [5], {}],
+        ["mul", [7, 6], {}],
+        ["mul", [8, 4], {}],
+    ],
+    "outputs": [{"value": 9, "dtype": "FP8_E4M3"}],
+}
 # Every output type, and casts to the narrow ones.
 NARROW = {
     "inputs": [{"dtype": "FP8_E4M3", "kind": "full"}],
@@ -286,8 +333,21 @@ def test_bytes_do_not_depend_on_the_process(compiled):
     [
         ({"tile": [96, 128, 64]}, "tile: got (96, 128, 64), want one of (128, 256, 64)"),
         ({"cluster": [4, 1]}, "cluster: got (4, 1), want one of (1, 1), (2, 1), (1, 2)"),
-        ({"ab_dtype": "FLOAT"}, "ab_dtype: got 'FLOAT', want one of BFLOAT16, HALF"),
+        ({"a_dtype": "FLOAT"}, "a_dtype: got 'FLOAT', want one of BFLOAT16, HALF, FP8_E4M3, FP8"),
+        ({"b_dtype": "HALF"}, "b_dtype: got 'HALF', want one of BFLOAT16"),
         ({"a_major": "n"}, "a_major: got 'n', want one of k, m"),
+        (
+            {"products": 2},
+            "tile: got (128, 256, 64) with 256 accumulators per thread, want at most",
+        ),
+        (
+            {"products": 2, "tile": (64, 64, 64), "split_k": True},
+            "split_k: got True, want one of False",
+        ),
+        (
+            {"a_dtype": "FP8_E4M3", "b_dtype": "FP8_E5M2", "a_major": "m"},
+            "a_major: got 'm', want one of k",
+        ),
         ({"store": "scatter"}, "store: got 'scatter', want one of tma, direct"),
     ],
 )

@@ -13,6 +13,7 @@ from cudnn_aot.compiler.planning.plan import plan_graph
 from cudnn_aot.compiler.planning.plan_list import PlanList
 from cudnn_aot.compiler.target.target import load_target
 from cudnn_aot.errors import cudnnGraphNotSupportedError
+from cudnn_aot.recipes.gemm import tma
 from cudnn_aot.recipes.gemm.facts import analyze
 
 H200, CPU = load_target("h200"), load_target("cpu")
@@ -47,25 +48,74 @@ def typed(a_type, b_type, out=BF16, accumulator=FLOAT, c=None, k=64, relu=False)
     return g
 
 
-@pytest.mark.parametrize("types", [(E4M3, E4M3), (E4M3, E5M2), (E5M2, E4M3), (FLOAT, FLOAT)])
+HOST, SIMT, TMA = (f"gemm.kernels.{name}:matmul" for name in ("host", "simt", "sm90"))
+
+
+@pytest.mark.parametrize(
+    ("types", "templates"),
+    [
+        ((E4M3, E4M3), [TMA, SIMT]),
+        ((E4M3, E5M2), [TMA, SIMT]),
+        ((E5M2, E4M3), [TMA, SIMT]),
+        ((FLOAT, FLOAT), [SIMT]),
+    ],
+)
 @pytest.mark.usefixtures("any_stride")
-def test_fp8_and_float_are_taken_everywhere(types):
+def test_fp8_and_float_are_taken_everywhere(types, templates):
     names = tuple(dtype.name for dtype in types)
-    for target, template in (
-        (CPU, "gemm.kernels.host:matmul"),
-        (H200, "gemm.kernels.simt:matmul"),
-    ):
-        (kernel,) = plan_graph(typed(*types), target).kernels
-        assert kernel.template == template
-        assert (kernel.params["a_dtype"], kernel.params["b_dtype"]) == names
+    for target, want in ((CPU, [HOST]), (H200, templates)):
+        kernels = plan_graph(typed(*types), target).kernels
+        assert [kernel.template for kernel in kernels] == want
+        for kernel in kernels:
+            assert (kernel.params["a_dtype"], kernel.params["b_dtype"]) == names
+
+
+def fp8(a_transposed=False, b_transposed=True, k=144, out=BF16, m=200):
+    g = gemm_graphs.graph("g", symbols={"M": {"min": 0, "max": 4096}} if m == "M" else None)
+    a = gemm_graphs.operand(g, "A", m, k, transposed=a_transposed, data_type=E4M3)
+    b = gemm_graphs.operand(g, "B", k, 336, transposed=b_transposed, data_type=E5M2)
+    g.matmul(a, b).set_output(True).set_data_type(out).set_name("y")
+    return g
+
+
+@pytest.mark.parametrize("m", [200, "M"])
+def test_fp8_along_k_is_multiplied_by_tensor_cores_that_promote(m):
+    plan = plan_graph(fp8(m=m), H200)
+    assert plan.engine_name == "gemm.sm90.persistent"
+    tensor_cores = [kernel for kernel in plan.kernels if kernel.template == TMA]
+    assert tensor_cores and {kernel.template for kernel in plan.kernels} == {TMA, SIMT}
+    for kernel in tensor_cores:
+        assert kernel.params["promote"] is True and kernel.params["tile"][2] == 128
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"b_transposed": False}, "'A' and 'B' are FP8 and not both contiguous along K"),
+        ({"a_transposed": True}, "'A' and 'B' are FP8 and not both contiguous along K"),
+        ({"k": 136}, "stride 136 of 'A' on axis 1 is not a multiple of 16 bytes"),
+    ],
+)
+def test_fp8_that_wgmma_or_tma_cannot_read_is_left_to_the_kernel_for_any_strides(change, reason):
+    graph = fp8(**change)
+    assert tma.why_never(facts_of(graph)) == reason
+    plan = plan_graph(graph, H200)
+    assert [kernel.template for kernel in plan.kernels] == [SIMT]
+
+
+def test_8_bit_outputs_are_stored_by_tma_where_their_rows_allow():
+    for out in (E4M3, E5M2, INT8):
+        assert plan_graph(fp8(out=out), H200).kernels[0].params["store"] == "tma"
+    g = typed(BF16, BF16, E4M3, relu=True)
+    assert plan_graph(g, H200).kernels[0].params["store"] == "tma"
 
 
 @pytest.mark.parametrize(
     ("types", "reason"),
     [
-        ((E4M3, E4M3), "dtype FP8_E4M3 is not in BFLOAT16/HALF"),
-        ((E4M3, E5M2), "A is FP8_E4M3 and B is FP8_E5M2, want the same dtype"),
+        ((INT8, INT8), "dtype INT8 is not in BFLOAT16/HALF"),
         ((FLOAT, FLOAT), "dtype FLOAT is not in BFLOAT16/HALF"),
+        ((E4M3, BF16), "A is FP8_E4M3 and B is BFLOAT16, want the same dtype"),
     ],
 )
 def test_what_tensor_cores_take_here_is_said(types, reason):
@@ -124,9 +174,14 @@ def real_program(name):
 @pytest.mark.parametrize("target", [H200, CPU], ids=["h200", "cpu"])
 @pytest.mark.usefixtures("any_stride")
 def test_real_programs_of_8_and_4_bits(target):
-    """FP8 with scales by one kernel for every size; FP4 declined with its reason."""
-    kernels = [plan_graph(real_program(f"fi_bmm_fp8_{n}"), target).kernels for n in ("b64", "b256")]
-    assert len(kernels[0]) == 1 and kernels[0] == kernels[1]
+    """FP8 with scales by one kernel for any strides, whatever the size; FP4 declined with its
+    reason.
+    """
+    plans = [plan_graph(real_program(f"fi_bmm_fp8_{n}"), target) for n in ("b64", "b256")]
+    templates = [HOST] if target is CPU else [TMA, SIMT]
+    assert all([k.template for k in plan.kernels] == templates for plan in plans)
+    kernels = [plan.kernels[-1:] for plan in plans]
+    assert kernels[0] == kernels[1]
     assert [entry["kind"] for entry in kernels[0][0].params["epilogue"]["inputs"]] == ["scalar"] * 2
     with pytest.raises(cudnnGraphNotSupportedError) as declined:
         plan_graph(real_program("fi_mm_fp4_m512"), target)
@@ -156,7 +211,7 @@ def test_an_engine_that_is_not_enabled_is_named_only_where_it_would_serve():
             plan_graph(g, target)
         return str(declined.value)
 
-    fp8 = typed(E4M3, E4M3)
-    assert "not enabled: set CUDNN_AOT_OPT_IN_ENGINES=gemm.sm90.any_stride" in reasons(fp8, H200)
+    fp32 = typed(FLOAT, FLOAT)
+    assert "not enabled: set CUDNN_AOT_OPT_IN_ENGINES=gemm.sm90.any_stride" in reasons(fp32, H200)
     int8 = typed(INT8, INT8)  # which no engine multiplies in FLOAT
     assert "not enabled" not in reasons(int8, H200) + reasons(int8, CPU)

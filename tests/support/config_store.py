@@ -46,7 +46,7 @@ def graph() -> Graph:
 def configs(splits: tuple[int, ...] = SPLITS) -> list[GemmConfig]:
     return [
         GemmConfig(*tile, *cluster, count)
-        for tile in SM90_TILES
+        for tile in SM90_TILES[2]
         for cluster in SM90_CLUSTERS
         for count in splits
     ]

@@ -14,6 +14,8 @@ from cudnn_aot.compiler.formats import graph_json
 from cudnn_aot.compiler.graph.graph import Graph
 
 BF16, HALF, FLOAT = cudnn.data_type.BFLOAT16, cudnn.data_type.HALF, cudnn.data_type.FLOAT
+E4M3, E5M2 = cudnn.data_type.FP8_E4M3, cudnn.data_type.FP8_E5M2
+INT8, INT32 = cudnn.data_type.INT8, cudnn.data_type.INT32
 
 # The shapes that the GEMM bench times beside torch.
 BENCH_SHAPES = (
@@ -24,6 +26,9 @@ BENCH_SHAPES = (
     (64, 4096, 4096),
     (128, 256, 128),
 )
+# Those that bench/tensor_cores.py times: of FP8, and of gated FFNs.
+FP8_BENCH_SHAPES = ((8192, 8192, 8192), (4096, 4096, 4096), (512, 4096, 4096), (64, 4096, 4096))
+GATED_BENCH_SHAPES = ((4096, 14336, 4096), (512, 14336, 4096))
 
 
 def graph(name: str, io=BF16, symbols=None) -> Graph:
@@ -107,8 +112,26 @@ def column_and_scalars(name: str, m, n, k) -> Graph:
     return g
 
 
+def scaled(
+    name: str, m, n, k, types=(E4M3, E4M3), out=BF16, batch=1, by_column=True, symbols=None
+) -> Graph:
+    """A product of 8-bit matrices, times a number for each of them and a factor for each column."""
+    g = graph(name, symbols=symbols)
+    a = operand(g, "A", m, k, batch, data_type=types[0])
+    b = operand(g, "B", k, n, batch, transposed=True, data_type=types[1])
+    compute = INT32 if types[0] is INT8 else FLOAT
+    y = g.matmul(a, b, name="mm", compute_data_type=compute)
+    factors = {"a_scale": [1, 1, 1], "b_scale": [1, 1, 1], "column": [1, 1, n]}
+    if not by_column:
+        del factors["column"]
+    for factor, dim in factors.items():
+        y = g.mul(y, g.tensor(name=factor, dim=dim, stride=[dim[2], dim[2], 1], data_type=FLOAT))
+    y.set_output(True).set_data_type(out).set_name("Y")
+    return g
+
+
 def gated(
-    name: str, m, n, k, io=BF16, b_transposed=True, up_transposed=True, symbols=None
+    name: str, m, n, k, io=BF16, out=None, b_transposed=True, up_transposed=True, symbols=None
 ) -> Graph:
     """A gated FFN: swish of one product with A times another."""
     g = graph(name, io, symbols)
@@ -116,7 +139,7 @@ def gated(
     gate = operand(g, "Bg", k, n, transposed=b_transposed)
     up = operand(g, "Bu", k, n, transposed=up_transposed)
     y = g.mul(g.swish(g.matmul(a, gate, name="gate")), g.matmul(a, up, name="up"))
-    y.set_output(True).set_data_type(io).set_name("Y")
+    y.set_output(True).set_data_type(out or io).set_name("Y")
     return g
 
 
@@ -180,11 +203,32 @@ TEST_GRAPHS: tuple[Callable[[], Graph], ...] = (
     lambda: other_majors("m_major_n_major", 256, 384, 128, True, False),
     lambda: other_majors("m_major_k_major", 256, 384, 128, True, True),
     lambda: other_majors("k_major_n_major", 256, 384, 128, False, False),
+    lambda: scaled("fp8", 200, 328, 144),
+    lambda: scaled("fp8_any_m", "M", 336, 1040, (E4M3, E5M2), symbols=ANY_M),
+    lambda: scaled("fp8_batch", 130, 96, 272, (E5M2, E4M3), HALF, batch=5),
+    lambda: scaled("fp8_deep", 300, 512, 4096, out=FLOAT),
+    lambda: scaled("fp8_split_k", 16, 512, 16384),
+    lambda: scaled("fp8_to_e4m3", 200, 336, 528, out=E4M3),
+    lambda: scaled("fp8_to_e5m2_odd_n", 65, 67, 144, (E5M2, E5M2), out=E5M2),
+    lambda: scaled("fp8_odd_k", 130, 67, 45),  # no TMA descriptor
+    lambda: plain("to_e4m3", 200, 144, 264, out=E4M3),
+    lambda: gated("gated", 200, 328, 136),
+    lambda: gated("gated_any_m", "M", 336, 520, io=HALF, symbols=ANY_M),
+    lambda: gated("gated_n_major", 65, 64, 40, b_transposed=False, up_transposed=False),
+    lambda: gated("gated_majors", 65, 64, 40, b_transposed=False),  # no one kernel of TMA has both
+    lambda: gated("gated_fp8", 200, 336, 144, io=E4M3),
+    lambda: gated("gated_fp8_any_m", "M", 328, 528, io=E4M3, out=BF16, symbols=ANY_M),
 )
 
 
 def bench_graphs() -> list[Graph]:
     plains = [plain(f"bench_{m}x{n}x{k}", m, n, k) for m, n, k in BENCH_SHAPES]
+    plains += [
+        scaled(f"bench_fp8_{m}x{n}x{k}", m, n, k, by_column=False) for m, n, k in FP8_BENCH_SHAPES
+    ]
+    for m, n, k in GATED_BENCH_SHAPES:
+        plains.append(gated(f"bench_gated_{m}x{n}x{k}", m, n, k))
+        plains.append(gated(f"bench_gated_fp8_{m}x{n}x{k}", m, n, k, io=E4M3, out=BF16))
     return [*plains, bias_and_auxiliaries("bench_128x256x128_bias_aux", 128, 256, 128)]
 
 

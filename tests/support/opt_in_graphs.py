@@ -10,30 +10,28 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from gemm_graphs import BF16, FLOAT, HALF, gated, graph, operand, plain, reduced
+from gemm_graphs import (
+    BF16,
+    E4M3,
+    FLOAT,
+    HALF,
+    INT8,
+    INT32,
+    graph,
+    operand,
+    plain,
+    reduced,
+    scaled,
+)
 from moe_graphs import grouped
 
 import cudnn_aot as cudnn
 from cudnn_aot.compiler.formats import graph_json
 from cudnn_aot.compiler.graph.graph import Graph
 
-E4M3, E5M2 = cudnn.data_type.FP8_E4M3, cudnn.data_type.FP8_E5M2
-INT8, INT32, INT64 = cudnn.data_type.INT8, cudnn.data_type.INT32, cudnn.data_type.INT64
+INT64 = cudnn.data_type.INT64
 ANY_M = {"M": {"min": 0, "max": 4096, "hint": 200}}
 FOLDS = (("ADD", "m"), ("AMAX", "n"), ("MAX", "m"), ("MIN", "n"), ("NORM2", "mn"), ("AVG", "mn"))
-
-
-def scaled(name: str, m, n, k, types=(E4M3, E4M3), out=BF16, batch=1, symbols=None) -> Graph:
-    """A product of 8-bit matrices, times a number for each of them and a factor for each column."""
-    g = graph(name, symbols=symbols)
-    a = operand(g, "A", m, k, batch, data_type=types[0])
-    b = operand(g, "B", k, n, batch, transposed=True, data_type=types[1])
-    compute = INT32 if types[0] is INT8 else FLOAT
-    y = g.matmul(a, b, name="mm", compute_data_type=compute)
-    for factor, dim in (("a_scale", [1, 1, 1]), ("b_scale", [1, 1, 1]), ("column", [1, 1, n])):
-        y = g.mul(y, g.tensor(name=factor, dim=dim, stride=[dim[2], dim[2], 1], data_type=FLOAT))
-    y.set_output(True).set_data_type(out).set_name("Y")
-    return g
 
 
 def sums(name: str, m, n, k) -> Graph:
@@ -55,18 +53,10 @@ def routed(name: str, **fields) -> Graph:
 
 
 OPT_IN_GRAPHS: tuple[Callable[[], Graph], ...] = (
-    lambda: gated("gated", 200, 328, 136),
-    lambda: gated("gated_any_m", "M", 130, 77, io=HALF, symbols=ANY_M),
-    lambda: gated("gated_majors", 65, 64, 40, b_transposed=False),
-    lambda: gated("gated_e4m3", 65, 96, 80, io=E4M3),
     lambda: reduced("folds", 200, 130, 72, FOLDS),
     lambda: reduced("folds_any_m", "M", 67, 40, FOLDS[:2], symbols=ANY_M),
     lambda: reduced("folds_alone", 129, 200, 64, FOLDS[4:], batch=3, whole=False),
     lambda: plain("float", 130, 96, 77, io=FLOAT),
-    lambda: scaled("e4m3", 130, 96, 128),
-    lambda: scaled("e4m3_e5m2_any_m", "M", 67, 45, (E4M3, E5M2), FLOAT, symbols=ANY_M),
-    lambda: scaled("e5m2_batch", 4, 130, 96, (E5M2, E5M2), batch=5),
-    lambda: scaled("to_e4m3", 65, 64, 40, out=E4M3),
     lambda: scaled("int8", 65, 96, 100, (INT8, INT8), FLOAT),
     lambda: sums("int8_sums", 67, 45, 333),
     lambda: routed("groups", rows=400, k=136, n=200, experts=8, offsets=8),

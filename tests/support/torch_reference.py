@@ -14,11 +14,27 @@ from cudnn_aot.compiler.graph.extents import evaluate
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.reference import execute as float64_reference
 
-TORCH_DTYPE = {"BFLOAT16": torch.bfloat16, "HALF": torch.float16, "FLOAT": torch.float32}
+TORCH_DTYPE = {
+    "BFLOAT16": torch.bfloat16,
+    "HALF": torch.float16,
+    "FLOAT": torch.float32,
+    "FP8_E4M3": torch.float8_e4m3fn,
+    "FP8_E5M2": torch.float8_e5m2,
+}
 
 # Half a unit in the last place of the output, doubled for results whose fp32 values straddle a
 # rounding boundary; the absolute part is fp32 accumulation over K on unit-variance results.
-TOLERANCE = {"BFLOAT16": (2**-7, 1e-4), "HALF": (2**-10, 1e-4), "FLOAT": (1e-5, 2e-5)}
+TOLERANCE = {
+    "BFLOAT16": (2**-7, 1e-4),
+    "HALF": (2**-10, 1e-4),
+    "FLOAT": (1e-5, 2e-5),
+    "FP8_E4M3": (2**-3, 2**-9),
+    "FP8_E5M2": (2**-2, 2**-16),
+}
+FP8 = ("FP8_E4M3", "FP8_E5M2")
+# Tensor cores keep 14 bits of sums of FP8 products, which scales multiply.
+FP8_SUM = (2**-8, 2**-7)
+EIGHT_BITS = tuple(TORCH_DTYPE[name] for name in FP8)
 
 
 def _relu(x: torch.Tensor, attrs: dict[str, Any]) -> torch.Tensor:
@@ -47,14 +63,14 @@ def empty(tensor: Any, symbols: dict[str, int]) -> torch.Tensor:
     dim = [evaluate(extent, symbols) for extent in tensor.dim]
     stride = [evaluate(extent, symbols) for extent in tensor.stride]
     span = 1 + sum((d - 1) * s for d, s in zip(dim, stride, strict=True)) if all(dim) else 0
-    flat = torch.full((span,), math.nan, dtype=TORCH_DTYPE[tensor.data_type.name], device="cuda")
+    flat = torch.full((span,), math.nan, device="cuda").to(TORCH_DTYPE[tensor.data_type.name])
     return flat.as_strided(dim, stride)
 
 
 def operands(graph: Graph, symbols: dict[str, int], seed: int = 0) -> dict[int, Any]:
     """Random inputs, and outputs poisoned with NaN, by uid. Results have about unit variance."""
     generator = torch.Generator(device="cuda").manual_seed(seed)
-    matmul = next(node for node in graph.nodes if node.op == "matmul")
+    every_b = [node.inputs["B"] for node in graph.nodes if node.op == "matmul"]
     bound: dict[int, Any] = {}
     for tensor in graph.inputs():
         if tensor.is_pass_by_value:
@@ -62,7 +78,7 @@ def operands(graph: Graph, symbols: dict[str, int], seed: int = 0) -> dict[int, 
             continue
         buffer = empty(tensor, symbols)
         values = torch.randn(buffer.shape, generator=generator, device="cuda")
-        if tensor is matmul.inputs["B"]:
+        if any(tensor is b for b in every_b):
             values *= max(1, evaluate(tensor.dim[-2], symbols)) ** -0.5
         buffer.copy_(values)
         bound[tensor.uid] = buffer
@@ -76,7 +92,12 @@ def execute(plan: Any, bound: dict[int, Any], symbols: dict[str, int]) -> None:
     room = plan.workspace_bytes(symbols)
     workspace = torch.full((room,), 0xFF, dtype=torch.uint8, device="cuda") if room else None
     stream = torch.cuda.current_stream().cuda_stream
-    plan.execute(bound, workspace, stream=stream, symbols=symbols)
+    # An 8-bit float may have no DLPack type: its address says all, as it lies as declared.
+    given = {
+        uid: buffer.data_ptr() if getattr(buffer, "dtype", None) in EIGHT_BITS else buffer
+        for uid, buffer in bound.items()
+    }
+    plan.execute(given, workspace, stream=stream, symbols=symbols)
     torch.cuda.synchronize()
 
 
@@ -122,10 +143,15 @@ def assert_close(graph: Graph, bound: dict[int, Any]) -> None:
     """
     torch.backends.cuda.matmul.allow_tf32 = False
     expected = reference(graph, bound)
+    is_fp8 = any(
+        node.op == "matmul" and node.inputs["A"].data_type.name in FP8 for node in graph.nodes
+    )
     for tensor in graph.outputs():
         if bound.get(tensor.uid) is None:
             continue
         rtol, atol = TOLERANCE[tensor.data_type.name]
+        if is_fp8:
+            rtol, atol = rtol + FP8_SUM[0], atol + FP8_SUM[1]
         got = bound[tensor.uid].float()
         want = expected[tensor.uid].expand(got.shape)
         worst = ((got - want).abs() - (atol + rtol * want.abs())).nan_to_num(math.inf)

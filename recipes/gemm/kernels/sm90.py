@@ -1,8 +1,9 @@
 """Persistent warp-specialised matmul for Hopper: TMA in, WGMMA, a traced pointwise chain, stores.
 
-Arguments: ``launch, sm_count, [splits], a (M, K, La), b (N, K, Lb), [partials, counters], aux...,
-outs...``. BFLOAT16 or HALF in, fp32 accumulation; M, N, K and the batch are run-time values, one
-kernel serves every shape of a layout class. K >= 1.
+Arguments: ``launch, sm_count, [splits], a (M, K, La), b (N, K, Lb)..., [partials, counters],
+aux..., outs...``. BFLOAT16, HALF, or FP8 of either kind in, fp32 accumulation; M, N, K and the
+batch are run-time values, one kernel serves every shape of a layout class. K >= 1. With
+``products`` = 2 there are two B, alike, and the chain gets the accumulators of both; no split-K.
 
 Roles of a CTA (threads):
 
@@ -11,24 +12,32 @@ Roles of a CTA (threads):
 
 Pipelines:
 
-* operands: producer warp -> math warpgroups, ``stages`` deep. Full: 1 arrival and the bytes of both
+* operands: producer warp -> math warpgroups, ``stages`` deep. Full: 1 arrival and the bytes of all
   tiles. Empty: one arrival per math warp of every CTA that receives this CTA's multicast.
   With a cluster (2, 1) two CTAs share B and each loads half of it for both; (1, 2) shares A.
 * stores: each math warpgroup has ``SLOTS`` staging slots of 64 rows x 128 bytes of its own and one
   named barrier; its warp 0 issues the TMA stores. No barrier spans the math warpgroups.
 
+FP8: WGMMA reads it along K alone, and keeps about 14 bits of the sums. With ``promote`` it sums a
+k tile (128) from zero, up to 128 columns of one product at a time, and the warpgroup adds that to
+its fp32 accumulators; while it waits and adds, the tensor cores work for the other warpgroup.
+Without, sums of all of K are as WGMMA leaves them. (A second set of sums in flight per warpgroup
+would fill the gaps of tiles of 64 rows; 128 x 128 has registers for it.)
+
 Registers: 384 threads start with 168 each; the producer drops to 40 and math rises to 232
-(40 + 2 x 232 = 504 <= 512 per lane of the file). The accumulator is tile_n / 2 of them. 256-thread
-CTAs (one math warpgroup) may use 255 and need no exchange.
+(40 + 2 x 232 = 504 <= 512 per lane of the file). The accumulators are products x tile_n / 2 of
+them, and 64 at most for sums to promote: within 192 together. 256-thread CTAs (one math warpgroup)
+may use 255 and need no exchange.
 
-Shared memory: barriers 1 KB, stages x (tile_m + tile_n) x 64 x 2 bytes, G x SLOTS x 8 KB of
-staging, within 232448 bytes: 4 stages at 128 x 256, 6 at 128 x 128, 8 at 64 x 128.
+Shared memory: barriers 1 KB, stages x (tile_m + products x tile_n) rows of 128 bytes (256 for the
+deeper tiles), G x SLOTS x 8 KB of staging, within 232448 bytes: 4 stages at 128 x 256, 6 at
+128 x 128, 8 at 64 x 128.
 
-Epilogue: a block of 128 bytes of output columns at a time (64 columns, or 32 with a FLOAT output).
-The chain runs on accumulator registers and the results go to a staging slot (stmatrix for 16-bit
-outputs). ``store`` "tma": TMA stores the slot and clips at the edges, except where a row of the
-result is no multiple of 16 bytes, whose last block is stored by elements; "direct": all blocks are,
-to any strides.
+Epilogue: a block of output columns at a time, 64, or 32 with a FLOAT output: up to 128 bytes of a
+row. The chain runs on accumulator registers and the results go to a staging slot (stmatrix for
+16-bit outputs). ``store`` "tma": TMA stores the slot and clips at the edges, except where a row of
+the result is no multiple of 16 bytes, whose last block is stored by elements; "direct": all blocks
+are, to any strides.
 
 Split-K (``split_k``): an item of work is (tile, split). With splits > 1 every CTA writes its fp32
 tile to ``partials`` and counts itself in ``counters[tile]``; the last to arrive adds the partial
@@ -45,8 +54,9 @@ Preconditions, checked by the compiled wrapper: A, B and TMA-stored outputs have
 bases, unit stride on their major axis and multiples of 16 bytes on the other two.
 
 Floor, H200: 989 TFLOP/s dense bf16 at boost, about 790 sustained in the power limit on random data;
-8192^3 takes 1.39 ms at that. Per 128 x 256 x 64 step a CTA reads 48 KB from L2: 132 CTAs at 7.5
-TFLOP/s each ask for 11 TB/s, halved for B by a cluster of two.
+8192^3 takes 1.39 ms at that; FP8 does twice as many. Per 128 x 256 x 64 step a CTA reads 48 KB from
+L2: 132 CTAs at 7.5 TFLOP/s each ask for 11 TB/s, halved for B by a cluster of two. A step of FP8 is
+as many bytes and, 128 deep, as many cycles.
 
 The structure follows the public CUTLASS Hopper GEMMs (NVIDIA/cutlass, dense_gemm_persistent.py) and
 quack's gemm_sm90.py (Dao-AILab/quack); the code is our own.
@@ -75,6 +85,7 @@ from cutlass.tensor_utils import LayoutEnum
 from cudnn_aot.recipes.gemm.kernels import epilogue as device_epilogue
 from cudnn_aot.recipes.gemm.kernels import operands
 from cudnn_aot.recipes.gemm.kernels.raster import Raster, Tile
+from cudnn_aot.recipes.trace.pointwise import DEVICE
 from cudnn_aot.recipes.trace.template import KernelTemplate
 
 SMEM_BYTES = 232448  # opt-in limit of a block on compute capability 9.0
@@ -83,12 +94,20 @@ WARPGROUP = 128
 GROUP_ROWS = 64  # of a tile, per math warpgroup: the M of a WGMMA
 STORE_BYTES = 128  # of a row, per staging slot: the widest swizzle
 SLOTS = 2
-MAX_STAGES = 12
+MIN_STAGES, MAX_STAGES = 4, 12
 PRODUCER_REGISTERS, MATH_REGISTERS = 40, 232
 GROUP_BARRIER = 1  # named barrier of math warpgroup g: GROUP_BARRIER + g
 SPLIT_BARRIER = 3
 
-TILES = tuple((tile_m, tile_n, 64) for tile_m in (128, 64) for tile_n in range(256, 0, -32))
+FAST_COLUMNS, PROMOTED_COLUMNS = 256, 128  # of a WGMMA at most
+MAX_ACCUMULATORS = 192  # registers of a math thread: the rest of 232 are addresses and epilogue
+BLOCK_COLUMNS = 64  # of the tile, that the epilogue takes at a time at most
+
+# By the bits of an element of A and B. A row of 128 bytes along K is the widest swizzle.
+TILES = {
+    bits: tuple((m, n, 1024 // bits) for m in (128, 64) for n in range(256, 0, -32))
+    for bits in (16, 8)
+}
 CLUSTERS = ((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (1, 1, 4))
 A_BOXES = (16, 64, 128)
 
@@ -97,7 +116,10 @@ A_BOXES = (16, 64, 128)
 class Config:
     """One kernel: its parameters, and the resources that follow from them."""
 
-    ab_dtype: type
+    a_dtype: type
+    b_dtype: type
+    products: int
+    promote: bool
     a_major: str
     b_major: str
     tile: tuple[int, int, int]
@@ -110,37 +132,67 @@ class Config:
     @staticmethod
     def parse(params: Mapping[str, Any]) -> Config:
         """Parameters of the template; ValueError names the first that is off the menu."""
-        choices = {
-            "ab_dtype": ("BFLOAT16", "HALF"),
-            "a_major": ("k", "m"),
-            "b_major": ("k", "n"),
-            "tile": TILES,
-            "cluster": CLUSTERS,
-            "a_box": A_BOXES,
-            "split_k": (False, True),
-            "store": ("tma", "direct"),
-        }
-        chosen = {}
-        for name, menu in choices.items():
-            value = params[name]
-            value = tuple(value) if isinstance(value, list) else value
-            if value not in menu:
-                raise ValueError(f"{name}: got {value!r}, want one of {', '.join(map(str, menu))}")
-            chosen[name] = value
-        dtype = operands.named_dtype(chosen.pop("ab_dtype"))
-        config = Config(ab_dtype=dtype, epilogue=params["epilogue"], **chosen)
+        dtypes = ("BFLOAT16", "HALF", "FP8_E4M3", "FP8_E5M2")
+        a_dtype = operands.named_dtype(_chosen(params, "a_dtype", dtypes))
+        is_fp8 = a_dtype.width == 8
+        same_unit = dtypes[2:] if is_fp8 else (params["a_dtype"],)
+        config = Config(
+            a_dtype=a_dtype,
+            b_dtype=operands.named_dtype(_chosen(params, "b_dtype", same_unit)),
+            products=_chosen(params, "products", (1, 2)),
+            promote=_chosen(params, "promote", (False, True)),
+            # WGMMA reads 8-bit matrices along K alone.
+            a_major=_chosen(params, "a_major", ("k",) if is_fp8 else ("k", "m")),
+            b_major=_chosen(params, "b_major", ("k",) if is_fp8 else ("k", "n")),
+            tile=_chosen(params, "tile", TILES[a_dtype.width]),
+            cluster=_chosen(params, "cluster", CLUSTERS),
+            a_box=_chosen(params, "a_box", A_BOXES),
+            split_k=_chosen(
+                params, "split_k", (False, True) if params["products"] == 1 else (False,)
+            ),
+            store=_chosen(params, "store", ("tma", "direct")),
+            epilogue=params["epilogue"],
+        )
         if reason := config.why_not():
             raise ValueError(reason)
         return config
 
     def why_not(self) -> str | None:
         """None where the parameters fit each other, else which do not."""
-        if self.split_k and self.cluster[2] > 1:
+        if self.accumulators > MAX_ACCUMULATORS:
+            count = self.accumulators
+            return (
+                f"tile: got {self.tile} with {count} accumulators per thread, "
+                f"want at most {MAX_ACCUMULATORS}"
+            )
+        if self.stages < MIN_STAGES:
+            return (
+                f"tile: got {self.tile}, of which {self.stages} stages fit, "
+                f"want at least {MIN_STAGES}"
+            )
+        in_cluster = self.cluster[2] > 1
+        if self.products > 1 and (self.split_k or in_cluster):
+            return f"products: got {self.products} with K split, want 1"
+        if self.split_k and in_cluster:
             return f"split_k: got True with cluster {self.cluster}, want one way to split K"
         may_be_part = self.a_major == "k" and self.cluster[1] == 1
         if self.a_box != self.tile[0] and not (self.a_box == A_BOXES[0] and may_be_part):
             return f"a_box: got {self.a_box} for tile {self.tile}, want the tile's rows"
         return None
+
+    @property
+    def mma_columns(self) -> int:
+        """Columns of a WGMMA."""
+        most = PROMOTED_COLUMNS if self.promote else FAST_COLUMNS
+        return self.tile[1] // -(-self.tile[1] // most)
+
+    @property
+    def accumulators(self) -> int:
+        """Registers of a thread that hold sums: those of the tile of each product, and those of
+        the WGMMA whose sums are promoted.
+        """
+        columns = self.products * self.tile[1] + (self.mma_columns if self.promote else 0)
+        return columns * GROUP_ROWS // WARPGROUP
 
     @property
     def math_groups(self) -> int:
@@ -167,11 +219,12 @@ class Config:
     def block_columns(self) -> int:
         """Columns of the tile that the epilogue takes at a time."""
         widest = max(dtype.width for dtype in self.out_dtypes)
-        return math.gcd(STORE_BYTES * 8 // widest, self.columns)
+        return math.gcd(min(STORE_BYTES * 8 // widest, BLOCK_COLUMNS), self.columns)
 
     @property
     def stage_bytes(self) -> int:
-        return (self.tile[0] + self.tile[1]) * self.tile[2] * self.ab_dtype.width // 8
+        rows = self.tile[0] + self.products * self.tile[1]
+        return rows * self.tile[2] * self.a_dtype.width // 8
 
     @property
     def exchange_bytes(self) -> int:
@@ -191,6 +244,14 @@ class Config:
     def smem_bytes(self) -> int:
         fixed = BARRIER_BYTES + self.staging_bytes + self.exchange_bytes
         return fixed + self.stages * self.stage_bytes
+
+
+def _chosen(params: Mapping[str, Any], name: str, menu: tuple[Any, ...]) -> Any:
+    value = params[name]
+    value = tuple(value) if isinstance(value, list) else value
+    if value not in menu:
+        raise ValueError(f"{name}: got {value!r}, want one of {', '.join(map(str, menu))}")
+    return value
 
 
 def block_pattern(columns: int) -> tuple[tuple[int, int], ...]:
@@ -228,9 +289,10 @@ class Sm90Matmul:
         self.num_inputs = len(config.epilogue["inputs"])
 
     @cute.jit
-    def plain(self, launch: Int32, sm_count: Int32, a: cute.Tensor, b: cute.Tensor, stream, *rest):
+    def plain(self, launch: Int32, sm_count: Int32, a: cute.Tensor, stream, *rest):
+        bs, tail = rest[: self.config.products], rest[self.config.products :]
         if launch != 0:
-            self.launch(sm_count, Int32(1), a, b, None, None, stream, rest)
+            self.launch(sm_count, Int32(1), a, bs, None, None, stream, tail)
 
     @cute.jit
     def split(
@@ -248,18 +310,19 @@ class Sm90Matmul:
         if launch != 0:
             k_tiles = cute.ceil_div(a.shape[1], self.config.tile[2])
             splits = cutlass.max(cutlass.min(splits, k_tiles), 1)
-            self.launch(sm_count, splits, a, b, partials, counters, stream, rest)
+            self.launch(sm_count, splits, a, (b,), partials, counters, stream, rest)
 
     @cute.jit
-    def launch(self, sm_count: Int32, splits: Int32, a, b, partials, counters, stream, rest):
+    def launch(self, sm_count: Int32, splits: Int32, a, bs, partials, counters, stream, rest):
         config = self.config
         aux, outs = rest[: self.num_inputs], rest[self.num_inputs :]
         tile_m, tile_n, tile_k = config.tile
         size_m, size_n, size_k = config.cluster
         a_layout, b_layout = self.operand_layouts()
-        a_box = self.operand_layout(config.a_box, config.a_major)
+        a_box = self.operand_layout(config.a_box, config.a_major, config.a_dtype)
         tma_a, a_tma = self.tma_load(a, a_box, (config.a_box, tile_k), size_n)
-        tma_b, b_tma = self.tma_load(b, b_layout, (tile_n, tile_k), size_m)
+        loads = [self.tma_load(b, b_layout, (tile_n, tile_k), size_m) for b in bs]
+        tma_bs, bs_tma = tuple(load[0] for load in loads), tuple(load[1] for load in loads)
         tma_outs = tma_targets = ()
         if cutlass.const_expr(config.store == "tma"):
             made = [
@@ -281,8 +344,8 @@ class Sm90Matmul:
             self.kernel(
                 tma_a,
                 a_tma,
-                tma_b,
-                b_tma,
+                tma_bs,
+                bs_tma,
                 tma_outs,
                 tma_targets,
                 outs,
@@ -314,18 +377,16 @@ class Sm90Matmul:
     def operand_layouts(self) -> tuple[Any, Any]:
         """Swizzled shared-memory layouts (rows, tile_k, stages) of A and B."""
         tile_m, tile_n, _ = self.config.tile
-        a = self.operand_layout(tile_m, self.config.a_major)
-        return a, self.operand_layout(tile_n, self.config.b_major)
+        a = self.operand_layout(tile_m, self.config.a_major, self.config.a_dtype)
+        return a, self.operand_layout(tile_n, self.config.b_major, self.config.b_dtype)
 
-    def operand_layout(self, rows: int, major: str) -> Any:
+    def operand_layout(self, rows: int, major: str, dtype: type) -> Any:
         """Swizzled shared-memory layout (rows, tile_k, stages)."""
         config = self.config
         k_major = major == "k"
         order = LayoutEnum.ROW_MAJOR if k_major else LayoutEnum.COL_MAJOR
-        kind = sm90_utils.get_smem_layout_atom(
-            order, config.ab_dtype, config.tile[2] if k_major else rows
-        )
-        atom = warpgroup.make_smem_layout_atom(kind, config.ab_dtype)
+        kind = sm90_utils.get_smem_layout_atom(order, dtype, config.tile[2] if k_major else rows)
+        atom = warpgroup.make_smem_layout_atom(kind, dtype)
         shape = (rows, config.tile[2], config.stages)
         return cute.tile_to_shape(atom, shape, order=(0, 1, 2) if k_major else (1, 0, 2))
 
@@ -339,13 +400,13 @@ class Sm90Matmul:
     def tiled_mma(self, accumulate: bool) -> cute.TiledMma:
         config = self.config
         mma = sm90_utils.make_trivial_tiled_mma(
-            config.ab_dtype,
-            config.ab_dtype,
+            config.a_dtype,
+            config.b_dtype,
             OperandMajorMode.K if config.a_major == "k" else OperandMajorMode.MN,
             OperandMajorMode.K if config.b_major == "k" else OperandMajorMode.MN,
             Float32,
             (config.math_groups, 1, 1),
-            (GROUP_ROWS, config.tile[1]),
+            (GROUP_ROWS, config.mma_columns),
         )
         mma.set(warpgroup.Field.ACCUMULATE, accumulate)
         return mma
@@ -355,8 +416,8 @@ class Sm90Matmul:
         self,
         tma_a: cute.CopyAtom,
         a: cute.Tensor,
-        tma_b: cute.CopyAtom,
-        b: cute.Tensor,
+        tma_bs,
+        bs,
         tma_outs,
         tma_targets,
         outs,
@@ -371,8 +432,7 @@ class Sm90Matmul:
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         if warp == 0:
             cpasync.prefetch_descriptor(tma_a)
-            cpasync.prefetch_descriptor(tma_b)
-            for atom in tma_outs:
+            for atom in tma_bs + tma_outs:
                 cpasync.prefetch_descriptor(atom)
 
         smem = SmemAllocator()
@@ -380,8 +440,11 @@ class Sm90Matmul:
         flag = smem.allocate_tensor(Int32, cute.make_layout(1), byte_alignment=16)
         arrived = smem.allocate_array(Int64, 1)
         a_layout, b_layout = self.operand_layouts()
-        s_a = smem.allocate_tensor(config.ab_dtype, a_layout.outer, 1024, a_layout.inner)
-        s_b = smem.allocate_tensor(config.ab_dtype, b_layout.outer, 1024, b_layout.inner)
+        s_a = smem.allocate_tensor(config.a_dtype, a_layout.outer, 1024, a_layout.inner)
+        s_bs = [
+            smem.allocate_tensor(config.b_dtype, b_layout.outer, 1024, b_layout.inner)
+            for _ in tma_bs
+        ]
         staging = smem.allocate(config.staging_bytes, 1024)
         exchange = None
         if cutlass.const_expr(config.cluster[2] > 1):
@@ -425,7 +488,7 @@ class Sm90Matmul:
                 self.produce(
                     pipe,
                     (tma_a, a, s_a),
-                    (tma_b, b, s_b),
+                    tuple(zip(tma_bs, bs, s_bs, strict=True)),
                     masks,
                     raster,
                     place,
@@ -439,7 +502,7 @@ class Sm90Matmul:
             self.consume(
                 pipe,
                 s_a,
-                s_b,
+                s_bs,
                 staging,
                 flag,
                 tma_outs,
@@ -480,12 +543,11 @@ class Sm90Matmul:
         return begin, end
 
     @cute.jit
-    def produce(self, pipe, operand_a, operand_b, masks, raster, place, first, step, k_tiles):
+    def produce(self, pipe, operand_a, operands_b, masks, raster, place, first, step, k_tiles):
         """Producer warp: fill the operand stages of every item of this CTA, in order."""
         tile_m, tile_n, tile_k = self.config.tile
-        row_bytes = tile_k * self.config.ab_dtype.width // 8
+        row_bytes = tile_k * self.config.a_dtype.width // 8
         tma_a, a, s_a = operand_a
-        tma_b, b, s_b = operand_b
         a_box = self.config.a_box
         boxes_of_a = cute.local_tile(s_a, (a_box, tile_k), (None, 0, None))
         to_a, from_a = cpasync.tma_partition(
@@ -495,21 +557,26 @@ class Sm90Matmul:
             cute.group_modes(boxes_of_a, 0, 2),
             cute.group_modes(cute.local_tile(a, (a_box, tile_k), (None, None, None)), 0, 2),
         )
-        to_b, from_b = cpasync.tma_partition(
-            tma_b,
-            place[0],
-            cute.make_layout(self.config.cluster[0]),
-            cute.group_modes(s_b, 0, 2),
-            cute.group_modes(cute.local_tile(b, (tile_n, tile_k), (None, None, None)), 0, 2),
-        )
+        parts_b = [
+            cpasync.tma_partition(
+                tma_b,
+                place[0],
+                cute.make_layout(self.config.cluster[0]),
+                cute.group_modes(s_b, 0, 2),
+                cute.group_modes(cute.local_tile(b, (tile_n, tile_k), (None, None, None)), 0, 2),
+            )
+            for tma_b, b, s_b in operands_b
+        ]
         state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, self.config.stages)
         for item in range(first, raster.items, step):
             tile = raster.locate(item, place)
             begin, end = self.split_range(tile, place, raster.splits, k_tiles)
             batch_a = cutlass.min(tile.batch, a.shape[2] - 1)
-            batch_b = cutlass.min(tile.batch, b.shape[2] - 1)
             tile_a = from_a[None, None, None, batch_a]
-            tile_b = from_b[None, tile.n, None, batch_b]
+            tiles_b = [
+                from_b[None, tile.n, None, cutlass.min(tile.batch, b.shape[2] - 1)]
+                for (_, b, _), (_, from_b) in zip(operands_b, parts_b, strict=True)
+            ]
             first_box = tile.m * (tile_m // a_box)
             # A box outside the matrix takes longer than one inside. Where none is loaded, rows keep
             # what they held: their results are never stored.
@@ -534,13 +601,14 @@ class Sm90Matmul:
                         tma_bar_ptr=full,
                         mcast_mask=masks[0],
                     )
-                cute.copy(
-                    tma_b,
-                    tile_b[None, k],
-                    to_b[None, state.index],
-                    tma_bar_ptr=full,
-                    mcast_mask=masks[1],
-                )
+                for p in cutlass.range_constexpr(len(operands_b)):
+                    cute.copy(
+                        operands_b[p][0],
+                        tiles_b[p][None, k],
+                        parts_b[p][0][None, state.index],
+                        tma_bar_ptr=full,
+                        mcast_mask=masks[1],
+                    )
                 state.advance()
         # A CTA may not exit while others of its cluster still signal its barriers.
         pipe.producer_tail(state)
@@ -550,7 +618,7 @@ class Sm90Matmul:
         self,
         pipe,
         s_a,
-        s_b,
+        s_bs,
         staging,
         flag,
         tma_outs,
@@ -573,8 +641,9 @@ class Sm90Matmul:
         start, accumulate = self.tiled_mma(False), self.tiled_mma(True)
         lane = accumulate.get_slice(group * WARPGROUP)
         r_a = accumulate.make_fragment_A(lane.partition_A(s_a))
-        r_b = accumulate.make_fragment_B(lane.partition_B(s_b))
-        acc = cute.make_rmem_tensor(accumulate.partition_shape_C(config.tile[:2]), Float32)
+        r_bs = [accumulate.make_fragment_B(lane.partition_B(s_b)) for s_b in s_bs]
+        shape = accumulate.partition_shape_C(config.tile[:2])
+        accs = [cute.make_rmem_tensor(shape, Float32) for _ in s_bs]
         steps = cute.size(r_a, mode=[2])
         read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
         release = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
@@ -582,44 +651,85 @@ class Sm90Matmul:
         for item in range(first, raster.items, step):
             tile = raster.locate(item, place)
             begin, end = self.split_range(tile, place, raster.splits, k_tiles)
-            pipe.consumer_wait(read)
-            warpgroup.fence()
-            for i in cutlass.range_constexpr(steps):
-                mma = start if i == 0 else accumulate
-                stage = (None, None, i, read.index)
-                cute.gemm(mma, acc, r_a[stage], r_b[stage], acc)
-            warpgroup.commit_group()
-            read.advance()
-            for _ in range(begin + 1, end):
+            if cutlass.const_expr(config.promote):
+                for acc in accs:
+                    acc.fill(0.0)
+                for _ in range(begin, end):
+                    pipe.consumer_wait(read)
+                    self.promote(start, accumulate, accs, r_a, r_bs, pipe, read)
+                    read.advance()
+            else:
                 pipe.consumer_wait(read)
                 warpgroup.fence()
                 for i in cutlass.range_constexpr(steps):
+                    mma = start if i == 0 else accumulate
                     stage = (None, None, i, read.index)
-                    cute.gemm(accumulate, acc, r_a[stage], r_b[stage], acc)
+                    for acc, r_b in zip(accs, r_bs, strict=True):
+                        cute.gemm(mma, acc, r_a[stage], r_b[stage], acc)
                 warpgroup.commit_group()
                 read.advance()
-                # All but the step just issued is done: its predecessor's stage is free.
-                warpgroup.wait_group(1)
-                pipe.consumer_release(release)
-                release.advance()
+                for _ in range(begin + 1, end):
+                    pipe.consumer_wait(read)
+                    warpgroup.fence()
+                    for i in cutlass.range_constexpr(steps):
+                        stage = (None, None, i, read.index)
+                        for acc, r_b in zip(accs, r_bs, strict=True):
+                            cute.gemm(accumulate, acc, r_a[stage], r_b[stage], acc)
+                    warpgroup.commit_group()
+                    read.advance()
+                    # All but the step just issued is done: its predecessor's stage is free.
+                    warpgroup.wait_group(1)
+                    pipe.consumer_release(release)
+                    release.advance()
             view = self.view(tile, place, thread, group, extents)
             if cutlass.const_expr(not config.split_k):
                 # The loads of the first block fly while the last steps multiply.
                 fetched = device_epilogue.fetch(config.epilogue, aux, self.block(view, 0))
-            warpgroup.wait_group(0)
-            pipe.consumer_release(release)
-            release.advance()
+            if cutlass.const_expr(not config.promote):
+                warpgroup.wait_group(0)
+                pipe.consumer_release(release)
+                release.advance()
 
             if cutlass.const_expr(config.split_k):
-                if self.reduce_splits(acc, workspace, flag, raster.splits, thread, view):
+                if self.reduce_splits(accs[0], workspace, flag, raster.splits, thread, view):
                     first_block = device_epilogue.fetch(config.epilogue, aux, self.block(view, 0))
-                    self.finish(acc, first_block, staging, tma_outs, tma_targets, outs, aux, view)
+                    self.finish(accs, first_block, staging, tma_outs, tma_targets, outs, aux, view)
             else:
-                sums = acc
+                sums = accs
                 if cutlass.const_expr(config.cluster[2] > 1):
-                    sums = self.reduce_cluster(acc, exchange, place[2], thread)
+                    sums = [self.reduce_cluster(accs[0], exchange, place[2], thread)]
                 self.finish(sums, fetched, staging, tma_outs, tma_targets, outs, aux, view)
         cute.arch.cp_async_bulk_wait_group(0, read=True)
+
+    @cute.jit
+    def promote(self, start, accumulate, accs, r_a, r_bs, pipe, read):
+        """Add a k tile's products to the accumulators, summed on the tensor cores over the tile
+        alone: they keep about 14 bits of a sum of FP8 products.
+
+        One WGMMA's columns at a time, of one B, so that its sums take few registers. While a
+        warpgroup adds, the tensor cores work for the other.
+        """
+        columns = self.config.mma_columns
+        pieces = self.config.tile[1] // columns
+        steps = cute.size(r_a, mode=[2])
+        part = cute.make_rmem_tensor(
+            accumulate.partition_shape_C((self.config.tile[0], columns)), Float32
+        )
+        flat = cute.make_tensor(part.iterator, cute.make_layout(cute.size(part)))
+        for p in cutlass.range_constexpr(len(accs)):
+            for n in cutlass.range_constexpr(pieces):
+                warpgroup.fence()
+                for i in cutlass.range_constexpr(steps):
+                    mma = start if i == 0 else accumulate
+                    a, b = r_a[None, None, i, read.index], r_bs[p][None, n, i, read.index]
+                    b = cute.make_tensor(b.iterator, cute.append(b.layout, cute.make_layout(1)))
+                    cute.gemm(mma, part, a, b, part)
+                warpgroup.commit_group()
+                warpgroup.wait_group(0)
+                if cutlass.const_expr(p == len(accs) - 1 and n == pieces - 1):
+                    pipe.consumer_release(read)
+                mine = cute.make_tensor(accs[p].iterator + n * cute.size(part), flat.layout)
+                mine.store(mine.load() + flat.load())
 
     @cute.jit
     def reduce_splits(
@@ -729,7 +839,7 @@ class Sm90Matmul:
 
     @cute.jit
     def finish(
-        self, acc, fetched, staging, tma_outs, tma_targets, outs, aux, view: cutlass.Constexpr
+        self, accs, fetched, staging, tma_outs, tma_targets, outs, aux, view: cutlass.Constexpr
     ):
         """Run the epilogue on the accumulators and store the outputs, a block of columns at a time.
 
@@ -739,21 +849,23 @@ class Sm90Matmul:
         """
         config = self.config
         blocks = config.columns // config.block_columns
-        size = cute.size(acc) // blocks
+        size = cute.size(accs[0]) // blocks
         bare = not config.epilogue["nodes"] and not config.epilogue["inputs"]
-        flat = cute.make_tensor(acc.iterator, cute.make_layout(cute.size(acc)))
+        layout = cute.make_layout(size)
         if cutlass.const_expr(bare or blocks == 1):
             for i in cutlass.range_constexpr(blocks):
-                mine = cute.make_tensor(acc.iterator + i * size, cute.make_layout(size)).load()
-                values = device_epilogue.run(config.epilogue, fetched, [mine])
+                mine = [cute.make_tensor(acc.iterator + i * size, layout).load() for acc in accs]
+                values = device_epilogue.run(config.epilogue, fetched, mine)
                 self.store(values, staging, tma_outs, tma_targets, outs, view, i)
         else:
             for i in cutlass.range(blocks, unroll=1):
-                mine = cute.make_tensor(acc.iterator, cute.make_layout(size)).load()
+                mine = [cute.make_tensor(acc.iterator, layout).load() for acc in accs]
                 ahead = self.block(view, i + 1)
-                values = device_epilogue.run(config.epilogue, fetched, [mine], aux, ahead)
-                for e in cutlass.range_constexpr(cute.size(acc) - size):
-                    flat[e] = flat[e + size]
+                values = device_epilogue.run(config.epilogue, fetched, mine, aux, ahead)
+                for acc in accs:
+                    flat = cute.make_tensor(acc.iterator, cute.make_layout(cute.size(acc)))
+                    for e in cutlass.range_constexpr(cute.size(acc) - size):
+                        flat[e] = flat[e + size]
                 self.store(values, staging, tma_outs, tma_targets, outs, view, i)
 
     @cute.jit
@@ -765,7 +877,7 @@ class Sm90Matmul:
         for o in cutlass.range_constexpr(len(config.out_dtypes)):
             dtype = config.out_dtypes[o]
             narrow = cute.make_rmem_tensor((values[o].shape,), dtype)
-            narrow.store(values[o].to(dtype))
+            narrow.store(DEVICE.narrow(values[o], dtype))
             turn = index * len(config.out_dtypes) + o
             staged = self.stage(narrow, staging, turn, turns, view)
             if cutlass.const_expr(config.store == "tma"):
@@ -864,10 +976,10 @@ class Sm90Matmul:
                 cute.make_tensor(out.iterator + place, cute.make_layout(1))[0] = staged[r, c, 0]
 
     def to_shared(self, narrow: cute.Tensor, staged: cute.Tensor, dtype: type, in_group: Int32):
-        """Registers of a block to its slot: stmatrix for 16-bit, 8-byte stores for FLOAT."""
+        """Registers of a block to its slot: stmatrix for 16-bit, pairs of columns for others."""
         mma = sm90_utils.make_trivial_tiled_mma(
-            self.config.ab_dtype,
-            self.config.ab_dtype,
+            self.config.a_dtype,
+            self.config.b_dtype,
             OperandMajorMode.K,
             OperandMajorMode.K,
             Float32,
@@ -877,7 +989,8 @@ class Sm90Matmul:
         if dtype.width == 16:
             atom = cute.make_copy_atom(StMatrix8x8x16bOp(False, 4), dtype)
         else:
-            atom = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), dtype, num_bits_per_copy=64)
+            pair = 2 * dtype.width
+            atom = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), dtype, num_bits_per_copy=pair)
         tiled = cute.make_tiled_copy_C(atom, mma)
         to = tiled.get_slice(in_group).partition_D(staged)[None, None, None, 0]
         source = cute.make_tensor(narrow.iterator, cute.make_layout(to.shape))
@@ -889,20 +1002,24 @@ def matmul(params: Mapping[str, Any]) -> KernelTemplate:
     config = Config.parse(params)
     space, extents = AddressSpace.gmem, operands.Extents()
     a = operands.tma_stride(
-        config.ab_dtype, (extents.m, extents.k, cute.sym_int()), 1 if config.a_major == "k" else 0
+        config.a_dtype, (extents.m, extents.k, cute.sym_int()), 1 if config.a_major == "k" else 0
     )
-    b = operands.tma_stride(
-        config.ab_dtype, (extents.n, extents.k, cute.sym_int()), 1 if config.b_major == "k" else 0
-    )
+    batch_b = cute.sym_int()
+    bs = [
+        operands.tma_stride(
+            config.b_dtype, (extents.n, extents.k, batch_b), 1 if config.b_major == "k" else 0
+        )
+        for _ in range(config.products)
+    ]
     aux = operands.epilogue_inputs(config.epilogue, extents, space)
     outs = operands.epilogue_outputs(config.epilogue, extents, space, config.store == "tma")
     stream = make_fake_stream(use_tvm_ffi_env_stream=True)
     kernel, one = Sm90Matmul(config), Int32(1)
     if not config.split_k:
         return KernelTemplate(
-            kernel.plain, (one, one, a, b, stream, *aux, *outs), config.smem_bytes
+            kernel.plain, (one, one, a, stream, *bs, *aux, *outs), config.smem_bytes
         )
     partials = make_fake_tensor(Float32, (cute.sym_int64(),), (1,), assumed_align=16)
     counters = make_fake_tensor(Int32, (cute.sym_int(),), (1,))
-    arguments = (one, one, one, a, b, partials, counters, stream, *aux, *outs)
+    arguments = (one, one, one, a, *bs, partials, counters, stream, *aux, *outs)
     return KernelTemplate(kernel.split, arguments, config.smem_bytes)

@@ -260,3 +260,15 @@ def test_a_nan_is_no_integer():
     graph = Graph("", "FLOAT", "FLOAT", "FLOAT")
     y = graph.identity(graph.tensor([2], uid=1)).set_output(True).set_data_type("INT32").set_uid(2)
     assert execute(graph, {1: np.array([np.nan, 3.0])})[y.uid].tolist() == [0, 3]
+
+
+def test_sums_of_fp8_products_may_be_those_of_tensor_cores():
+    def build(dtype):
+        graph, a, b, y = gemm(m=4, out="FLOAT")
+        a.set_data_type(dtype)
+        b.set_data_type(dtype)
+        return tolerances(graph)[y.uid]
+
+    exact, coarse = build("BFLOAT16"), build("FP8_E4M3")
+    assert coarse.absolute == exact.absolute + 2.0**-7
+    assert coarse.relative == exact.relative + 2.0**-8
