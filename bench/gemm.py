@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import re
 import statistics
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -42,34 +43,33 @@ def relative_error(a: torch.Tensor, b: torch.Tensor, y: torch.Tensor) -> float:
     return ((y.float() - expected).norm() / expected.norm()).item()
 
 
-def time_pair(plan, uids, sets) -> tuple[float, float]:
-    """Median milliseconds of ours and of torch, in turns."""
+def time_in_turns(launches: Sequence[Callable[[int], object]], sets: int) -> list[float]:
+    """Median milliseconds of each launch, in turns; a launch gets the number of its operand set."""
+    filler = torch.empty(64 << 20, device="cuda", dtype=torch.uint8)
+    times: list[list[float]] = [[] for _ in launches]
+    for index in range(ROUNDS + 5):
+        marks = []
+        for launch in launches:
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            filler.zero_()  # the device works on this while the host enqueues what is timed
+            filler.zero_()
+            start.record()
+            launch(index % sets)
+            end.record()
+            marks.append((start, end))
+        torch.cuda.synchronize()
+        if index >= 5:
+            for elapsed, (start, end) in zip(times, marks, strict=True):
+                elapsed.append(start.elapsed_time(end))
+    return [statistics.median(elapsed) for elapsed in times]
+
+
+def launcher(plan, bound: Sequence[dict[int, object]]) -> Callable[[int], object]:
+    """Executes the plan on one of these operand sets."""
     need = plan.workspace_bytes()
     workspace = torch.empty(need, device="cuda", dtype=torch.uint8) if need else None
     stream = torch.cuda.current_stream().cuda_stream
-    bound = [dict(zip(uids, operands, strict=True)) for operands in sets]
-    filler = torch.empty(64 << 20, device="cuda", dtype=torch.uint8)
-    ours: list[float] = []
-    theirs: list[float] = []
-    for index in range(ROUNDS + 5):
-        chosen = index % len(sets)
-        a, b, y = sets[chosen]
-        marks = [torch.cuda.Event(enable_timing=True) for _ in range(4)]
-        filler.zero_()  # the device works on this while the host enqueues what is timed
-        filler.zero_()
-        marks[0].record()
-        plan.execute(bound[chosen], workspace, stream=stream)
-        marks[1].record()
-        filler.zero_()
-        filler.zero_()
-        marks[2].record()
-        torch.matmul(a, b, out=y)
-        marks[3].record()
-        torch.cuda.synchronize()
-        if index >= 5:
-            ours.append(marks[0].elapsed_time(marks[1]))
-            theirs.append(marks[2].elapsed_time(marks[3]))
-    return statistics.median(ours), statistics.median(theirs)
+    return lambda index: plan.execute(bound[index], workspace, stream=stream)
 
 
 def main() -> None:
@@ -89,14 +89,18 @@ def main() -> None:
         output = next(o["uid"] for o in plan.table["operands"] if o["kind"] == "output")
         uids = (plan.uids["A"], plan.uids["B"], output)
         sets = operand_sets(m, n, k)
-        need = plan.workspace_bytes()
-        workspace = torch.empty(need, device="cuda", dtype=torch.uint8) if need else None
-        plan.execute(dict(zip(uids, sets[0], strict=True)), workspace)
+        ours_on = launcher(plan, [dict(zip(uids, each, strict=True)) for each in sets])
+        ours_on(0)
         torch.cuda.synchronize()
         error = relative_error(*sets[0])
         if not error < 5e-3:
             raise SystemExit(f"{name}: relative error {error}, want below 5e-3")
-        ours, theirs = time_pair(plan, uids, sets)
+
+        def theirs_on(index, sets=sets):
+            a, b, y = sets[index]
+            torch.matmul(a, b, out=y)
+
+        ours, theirs = time_in_turns((ours_on, theirs_on), len(sets))
         flops = 2e-9 * m * n * k
         knobs = ", ".join(f"{knob}={value}" for knob, value in sorted(plan.knobs.items()))
         print(f"{f'{m} x {n} x {k}':>20}{ours * 1e3:10.1f}{theirs * 1e3:10.1f}"

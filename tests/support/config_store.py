@@ -1,4 +1,5 @@
-"""A store with one plan per schedule of the GEMM engines for Hopper, each under its plan's name.
+"""A store with one plan per schedule of the GEMM engines for Hopper, each under the names of its
+graph and plan.
 
 ``python tests/support/config_store.py STORE [--jobs N] [--splits 1,2,7]`` compiles what is missing,
 on a machine without a GPU. ``tests/gpu/test_every_config.py`` runs them all.
@@ -21,7 +22,9 @@ from cudnn_aot.compiler.build import records
 from cudnn_aot.compiler.formats import graph_json
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.planning import manifest
+from cudnn_aot.compiler.planning.knobs import plan_name
 from cudnn_aot.compiler.planning.plan_list import PlanList
+from cudnn_aot.compiler.planning.planned import Planned
 from cudnn_aot.compiler.target.target import load_target
 from cudnn_aot.recipes.gemm.config import (
     SM90_CLUSTERS,
@@ -38,18 +41,33 @@ ENGINE = 20_000
 SPLITS = (1, 2, 7)
 
 
-def graph() -> Graph:
-    """Bias, activation and residual; any M, an N of no whole tiles, K of 13 steps of 64."""
-    return gemm_graphs.chain("g", "M", 328, 832, "gelu", symbols={"M": {"min": 0, "max": 4096}})
+def graphs() -> dict[str, Graph]:
+    """By name, of each class of tiles one: any M, an N of no whole tiles, K of 13 steps of 64."""
+    any_m = {"M": {"min": 0, "max": 4096}}
+    e4m3, e5m2 = gemm_graphs.E4M3, gemm_graphs.E5M2
+    made = (
+        gemm_graphs.chain("chain", "M", 328, 832, "gelu", symbols=any_m),
+        gemm_graphs.scaled("fp8", "M", 328, 832, (e4m3, e5m2), symbols=any_m),
+        gemm_graphs.gated("gated", "M", 328, 832, symbols=any_m),
+        gemm_graphs.gated("gated_fp8", "M", 336, 832, io=e4m3, symbols=any_m),
+    )
+    return {graph.name: graph for graph in made}
 
 
-def configs(splits: tuple[int, ...] = SPLITS) -> list[GemmConfig]:
-    return [
+# Bytes of an element and matmuls of one A.
+TILE_CLASSES = {"chain": (2, 1), "fp8": (1, 1), "gated": (2, 2), "gated_fp8": (1, 2)}
+
+
+def configs(
+    splits: tuple[int, ...] = SPLITS, element_bytes: int = 2, products: int = 1
+) -> list[GemmConfig]:
+    every = (
         GemmConfig(*tile, *cluster, count)
-        for tile in SM90_TILES[2]
+        for tile in SM90_TILES[element_bytes]
         for cluster in SM90_CLUSTERS
         for count in splits
-    ]
+    )
+    return [config for config in every if config.why_not_for(element_bytes, products) is None]
 
 
 def streams() -> list[GemvConfig | SkinnyConfig]:
@@ -62,22 +80,37 @@ def streams() -> list[GemvConfig | SkinnyConfig]:
     return [*(GemvConfig(*each) for each in gemvs), *(SkinnyConfig(*each) for each in skinnies)]
 
 
-def every(splits: tuple[int, ...] = SPLITS) -> list[tuple[int, Any]]:
-    """Engine and schedule of each plan."""
+def every(splits: tuple[int, ...] = SPLITS) -> list[tuple[str, int, Any]]:
+    """The graph's name, engine and schedule of each plan."""
     ids = {GemmConfig: ENGINE, GemvConfig: SM90_GEMV, SkinnyConfig: SM90_SKINNY}
-    return [(ids[type(config)], config) for config in (*configs(splits), *streams())]
+    plans = [
+        (name, config) for name, tiles in TILE_CLASSES.items() for config in configs(splits, *tiles)
+    ]
+    plans += [("chain", config) for config in streams()]
+    return [(name, ids[type(config)], config) for name, config in plans]
+
+
+def name_of(graph: str, engine_id: int, config: Any) -> str:
+    """The name under which a plan is stored."""
+    _, slot = manifest.engine_for_id(engine_id)
+    public = manifest.resolve(slot.factory)().knobs_to_public(config)
+    knobs = tuple((knob.name, value) for knob, value in public.items())
+    return f"{graph} {plan_name(slot.name, knobs)}"
 
 
 def build(store: Path, jobs: int, splits: tuple[int, ...]) -> int:
     """Compile and publish; the number of plans."""
-    plans = PlanList(graph(), load_target(TARGET))
-    indices = []
-    for engine_id, config in every(splits):
+    target = load_target(TARGET)
+    lists = {name: PlanList(graph, target) for name, graph in graphs().items()}
+    chosen: list[tuple[str, PlanList, Planned]] = []
+    for graph, engine_id, config in every(splits):
         _, slot = manifest.engine_for_id(engine_id)
         engine = manifest.resolve(slot.factory)()
-        indices.append(plans.append(engine_id, engine.knobs_to_public(config)))
-    specs = {spec.key: spec for index in indices for spec in plans.lower(index).kernels}
-    print(f"{len(indices)} plans of {len(specs)} kernels, {jobs} at a time")
+        index = lists[graph].append(engine_id, engine.knobs_to_public(config))
+        name = name_of(graph, engine_id, config)
+        chosen.append((name, lists[graph], lists[graph].lower(index)))
+    specs = {spec.key: spec for _, _, planned in chosen for spec in planned.kernels}
+    print(f"{len(chosen)} plans of {len(specs)} kernels, {jobs} at a time")
     with (
         StoreWriter(store, create=True) as writer,
         CompilerPool(jobs) as pool,
@@ -85,9 +118,8 @@ def build(store: Path, jobs: int, splits: tuple[int, ...]) -> int:
     ):
         compiled = executor.map(lambda spec: compile_cached(spec, writer, pool), specs.values())
         entries = dict(zip(specs, compiled, strict=True))
-        graph_blob = writer.put_blob(graph_json.dumps(plans.graph).encode())
-        for index in indices:
-            name, planned = plans.name(index), plans.lower(index)
+        for name, plans, planned in chosen:
+            graph_blob = writer.put_blob(graph_json.dumps(plans.graph).encode())
             # A store has one best plan per graph: each schedule stands for a graph of its own.
             key = canonical_digest([plans.graph.key(), name])
             kernels = [entries[spec.key] for spec in planned.kernels]
@@ -96,7 +128,7 @@ def build(store: Path, jobs: int, splits: tuple[int, ...]) -> int:
             pointer = records.pointer(graph_blob, {"native": records.provider("", [blob])})
             writer.put_pointer(TARGET, key, pointer)
             writer.put_name(TARGET, name, key, plans.graph.uids())
-    return len(indices)
+    return len(chosen)
 
 
 def main() -> None:

@@ -87,17 +87,22 @@ def operands(graph: Graph, symbols: dict[str, int], seed: int = 0) -> dict[int, 
     return bound
 
 
+def addresses(bound: dict[int, Any]) -> dict[int, Any]:
+    """The buffers, those of 8-bit floats by address: not every torch has a DLPack type for them,
+    and they lie as declared.
+    """
+    return {
+        uid: buffer.data_ptr() if getattr(buffer, "dtype", None) in EIGHT_BITS else buffer
+        for uid, buffer in bound.items()
+    }
+
+
 def execute(plan: Any, bound: dict[int, Any], symbols: dict[str, int]) -> None:
     """Execute on the current stream with a workspace full of garbage, and wait."""
     room = plan.workspace_bytes(symbols)
     workspace = torch.full((room,), 0xFF, dtype=torch.uint8, device="cuda") if room else None
     stream = torch.cuda.current_stream().cuda_stream
-    # An 8-bit float may have no DLPack type: its address says all, as it lies as declared.
-    given = {
-        uid: buffer.data_ptr() if getattr(buffer, "dtype", None) in EIGHT_BITS else buffer
-        for uid, buffer in bound.items()
-    }
-    plan.execute(given, workspace, stream=stream, symbols=symbols)
+    plan.execute(addresses(bound), workspace, stream=stream, symbols=symbols)
     torch.cuda.synchronize()
 
 

@@ -1,0 +1,137 @@
+"""Stored plans of FP8 matmuls and of gated FFNs beside torch: TFLOP/s, medians of interleaved launches.
+
+    python bench/tensor_cores.py --store STORE [--compile]
+
+FP8 stands beside ``torch._scaled_mm`` with sums as exact as it gives them and with
+``use_fast_accum``; a gated FFN beside ``silu(a @ gate) * (a @ up)``, as it is and, with
+``--compile``, by ``torch.compile(mode="max-autotune")``. Random data, CUDA events behind a filled
+queue, operand sets rotated so that small matrices do not stay in L2. Errors are relative to fp32.
+"""  # noqa: E501
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from gemm import L2_BYTES, MAX_SETS, ROUNDS, launcher, time_in_turns
+
+from cudnn_aot import runtime
+from cudnn_aot.cache.reader import StoreReader
+
+NAME = re.compile(r"bench_(fp8|gated|gated_fp8)_(\d+)x(\d+)x(\d+)\Z")
+FP8 = torch.float8_e4m3fn
+Operands = dict[str, torch.Tensor]
+Function = Callable[[Operands], torch.Tensor]
+
+
+def operand_sets(kind: str, m: int, n: int, k: int) -> list[Operands]:
+    """By the names of the graph's tensors; each B is (N, K), as it lies."""
+    dtype = FP8 if "fp8" in kind else torch.bfloat16
+    matrices = {"A": (m, k)} | {b: (n, k) for b in (["B"] if kind == "fp8" else ["Bg", "Bu"])}
+    size = dtype.itemsize * (m * k + (len(matrices) - 1) * n * k) + 2 * m * n
+    sets = []
+    for _ in range(min(MAX_SETS, max(2, -(-2 * L2_BYTES // size)))):
+        each = {}
+        for name, shape in matrices.items():
+            scale = 1.0 if name == "A" or dtype is FP8 else k**-0.5
+            each[name] = (torch.randn(shape, device="cuda") * scale).to(dtype)
+        if kind == "fp8":
+            each["a_scale"] = torch.full((1,), 0.5, device="cuda")
+            each["b_scale"] = torch.full((1,), 0.25, device="cuda")
+        each["Y"] = torch.full((m, n), float("nan"), device="cuda", dtype=torch.bfloat16)
+        sets.append(each)
+    return sets
+
+
+def scaled_mm(fast: bool) -> Function:
+    return lambda x: torch._scaled_mm(
+        x["A"],
+        x["B"].t(),
+        scale_a=x["a_scale"],
+        scale_b=x["b_scale"],
+        out_dtype=torch.bfloat16,
+        use_fast_accum=fast,
+    )
+
+
+def gated(x: Operands) -> torch.Tensor:
+    return torch.nn.functional.silu(x["A"] @ x["Bg"].t()) * (x["A"] @ x["Bu"].t())
+
+
+def gated_fp8(x: Operands) -> torch.Tensor:
+    one = torch.ones((), device="cuda")
+    products = [
+        torch._scaled_mm(x["A"], b.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+        for b in (x["Bg"], x["Bu"])
+    ]
+    return torch.nn.functional.silu(products[0]) * products[1]
+
+
+def exact(kind: str, x: Operands) -> torch.Tensor:
+    x = {name: value.float() for name, value in x.items()}
+    if kind == "fp8":
+        return x["A"] @ x["B"].t() * x["a_scale"] * x["b_scale"]
+    return gated(x)
+
+
+def rivals(kind: str, compiled: bool) -> Iterator[tuple[str, Function]]:
+    if kind == "fp8":
+        yield "_scaled_mm", scaled_mm(False)
+        yield "_scaled_mm fast", scaled_mm(True)
+        return
+    function = gated if kind == "gated" else gated_fp8
+    yield "eager", function
+    if compiled:
+        yield "max-autotune", torch.compile(function, mode="max-autotune-no-cudagraphs")
+
+
+def relative_error(got: torch.Tensor, want: torch.Tensor) -> float:
+    return ((got.float() - want).norm() / want.norm()).item()
+
+
+def bound(plan: Any, each: Operands) -> dict[int, object]:
+    """By uid; addresses, since not every torch gives 8-bit floats a DLPack type."""
+    return {plan.uids[name]: value.data_ptr() for name, value in each.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--store", required=True)
+    parser.add_argument("--compile", action="store_true", help="take torch.compile in")
+    given = parser.parse_args()
+    torch.backends.cuda.matmul.allow_tf32 = False
+    reader, store = StoreReader(given.store), runtime.open(given.store, target="h200")
+    names = sorted(name for target, name in reader.names() if target == "h200")
+    print(f"{torch.cuda.get_device_name()}, median of {ROUNDS} interleaved launches")
+    print(f"{'graph':<34}{'':<18}{'us':>9}{'TF/s':>9}{'ratio':>8}{'error':>10}")
+    for name, match in ((name, NAME.match(name)) for name in names):
+        if match is None:
+            continue
+        kind, m, n, k = match[1], int(match[2]), int(match[3]), int(match[4])
+        plan, sets = store.plan(name), operand_sets(kind, m, n, k)
+        want = exact(kind, sets[0])
+        ours_on = launcher(plan, [bound(plan, each) for each in sets])
+        ours_on(0)
+        torch.cuda.synchronize()
+        rows = [("ours", relative_error(sets[0]["Y"], want))]
+        launches: list[Callable[[int], object]] = [ours_on]
+        for label, function in rivals(kind, given.compile):
+            rows.append((label, relative_error(function(sets[0]), want)))
+            launches.append(lambda index, function=function, sets=sets: function(sets[index]))
+        if not rows[0][1] < 1e-2:
+            raise SystemExit(f"{name}: relative error {rows[0][1]}, want below 1e-2")
+        del want
+        times = time_in_turns(launches, len(sets))
+        flops = 2e-9 * m * n * k * (1 if kind == "fp8" else 2)
+        for (label, error), ms in zip(rows, times, strict=True):
+            print(f"{name if label == 'ours' else '':<34}{label:<18}{ms * 1e3:9.1f}"
+                  f"{flops / ms:9.1f}{ms / times[0]:8.3f}{error:10.1e}")  # fmt: skip
+        knobs = ", ".join(f"{knob}={value}" for knob, value in sorted(plan.knobs.items()))
+        print(f"    {plan.engine}[{knobs}]")
+
+
+if __name__ == "__main__":
+    main()
