@@ -24,6 +24,7 @@ from typing import Any
 from cudnn_aot.cache import held, layout, session
 from cudnn_aot.cache.canonical import canonical_digest, plain, sha256_hex
 from cudnn_aot.cache.files import Folder
+from cudnn_aot.cache.interrupts import uninterrupted
 from cudnn_aot.cache.pack import is_pack
 from cudnn_aot.cache.reader import StoreReader, read_format
 from cudnn_aot.errors import (
@@ -325,17 +326,8 @@ class StoreWriter:
 
     def close(self) -> None:
         """Settle folder times and leave; the last builder removes locks and staging."""
-        with self._mutex:
-            mine, self._session, self._closed = self._session, None, True
-        try:
-            if mine is not None:
-                mine.close()
-            if self._touched and self.path.is_dir():
-                _settle_folders(self.path, self._epoch)
-                self._touched = False
-        finally:
-            if self._marks is not None:
-                self._marks.close()
+        with uninterrupted():
+            self._close()
 
     def __enter__(self) -> StoreWriter:
         return self
@@ -349,6 +341,19 @@ class StoreWriter:
         self.close()
 
     # What follows is not part of the interface.
+
+    def _close(self) -> None:
+        with self._mutex:
+            mine, self._session, self._closed = self._session, None, True
+        try:
+            if mine is not None:
+                mine.close()
+            if self._touched and self.path.is_dir():
+                _settle_folders(self.path, self._epoch)
+                self._touched = False
+        finally:
+            if self._marks is not None:
+                self._marks.close()
 
     def _create(self, create: bool) -> None:
         if not create:
@@ -378,7 +383,8 @@ class StoreWriter:
             if self._closed:
                 raise StoreError(f"the store {str(self.path)!r} was closed by its builder")
             if self._session is None:
-                self._session = session.BuildSession(self.path)
+                with uninterrupted():
+                    self._session = session.BuildSession(self.path)
                 self._touched = True
             return self._session
 
