@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -108,8 +109,18 @@ def need_signed(
     raise TrustError(f"{where} is not trusted: {'; '.join(faults)}")
 
 
+def public_path(path: Path) -> Path:
+    """Where `new_private_key` puts the public key of the private one at ``path``."""
+    return path.with_name(path.name + ".pub")
+
+
 def new_private_key(path: Path) -> PublicKey:
-    """Write a new private key as PEM, for its owner alone; an existing file is refused."""
+    """Write a new private key as PEM, for its owner alone, and the public one beside it.
+
+    Raises:
+        UsageError: one of the two exists; neither is changed.
+        StoreError: the system refuses; neither is left.
+    """
     ed25519 = _ed25519()
     from cryptography.hazmat.primitives import serialization
 
@@ -119,13 +130,12 @@ def new_private_key(path: Path) -> PublicKey:
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    except FileExistsError:
-        raise UsageError(f"bad key file {str(path)!r}: it exists, and may be a key") from None
-    with os.fdopen(descriptor, "wb") as stream:
-        stream.write(text)
-    return PublicKey(key.public_key().public_bytes_raw())
+    public = PublicKey(key.public_key().public_bytes_raw())
+    with contextlib.ExitStack() as undone:
+        _write_new(path, 0o600, text, undone)
+        _write_new(public_path(path), 0o666, public_pem(public), undone)
+        undone.pop_all()
+    return public
 
 
 def load_private_key(path: Path) -> Ed25519PrivateKey:
@@ -160,6 +170,21 @@ def public_pem(key: PublicKey) -> bytes:
 
 
 # What follows is not part of the interface.
+
+
+def _write_new(path: Path, mode: int, data: bytes, undone: contextlib.ExitStack) -> None:
+    """Write a file that is not there yet; ``undone`` removes it."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        undone.callback(path.unlink, missing_ok=True)
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(descriptor)
+    except FileExistsError:
+        raise UsageError(f"bad key file {str(path)!r}: it exists, and may be a key") from None
+    except OSError as error:
+        raise StoreError(f"cannot write the key {str(path)!r}: {_reason(error)}") from None
 
 
 def _ed25519() -> Any:

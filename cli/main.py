@@ -72,7 +72,12 @@ def _run(arguments: list[str]) -> int:
         line = " ".join(message.split())
         complain(f"error: {line}")
         if as_json:
-            print_json({"error": {"kind": kind, "message": line, "exit_code": code}})
+            try:
+                print_json({"error": {"kind": kind, "message": line, "exit_code": code}})
+            except BrokenPipeError:
+                raise
+            except OSError:
+                pass  # the line has told
         return code
 
     debugging = False
