@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from cli_process import assert_one_line_error, linear_graph, run_cli, tree_digest, write_graph
 
+from cudnn_aot.cache.writer import StoreWriter
 from cudnn_aot.compiler.formats import graph_json
 
 
@@ -429,3 +430,12 @@ def test_paths_need_be_no_text(built_store: Path, tmp_path: Path) -> None:
     ):
         done = run_cli(*command, env=env)
         assert done.returncode == 0, (command, done.stdout, done.stderr)
+
+
+@pytest.mark.parametrize(
+    "command", [("run", "--all"), ("tune", "-o", "x"), ("verify", "--device", "cpu")]
+)
+def test_a_store_without_plans(command: tuple[str, ...], tmp_path: Path) -> None:
+    StoreWriter(tmp_path / "store").close()
+    done = run_cli(*command, "--store", tmp_path / "store", cwd=tmp_path)
+    assert_one_line_error(done, 1, "the store holds no plan: build or pull into it first")
