@@ -362,7 +362,9 @@ class StoreWriter:
             self.path.mkdir(parents=True, exist_ok=True)
             inside = {entry.name for entry in self.path.iterdir()}
         except (NotADirectoryError, FileExistsError):
-            raise NotAStoreError(f"{str(self.path)!r} is not a store: it is a file") from None
+            leads_nowhere = self.path.is_symlink() and not os.path.exists(self.path)  # noqa: PTH110
+            kind = "a link that leads to nothing" if leads_nowhere else "a file"
+            raise NotAStoreError(f"{str(self.path)!r} is not a store: it is {kind}") from None
         except OSError as error:
             raise session.refused(self.path, error) from None
         foreign = [name for name in inside if not name.startswith(layout.NOT_SHIPPED)]

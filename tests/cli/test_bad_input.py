@@ -439,3 +439,17 @@ def test_a_store_without_plans(command: tuple[str, ...], tmp_path: Path) -> None
     StoreWriter(tmp_path / "store").close()
     done = run_cli(*command, "--store", tmp_path / "store", cwd=tmp_path)
     assert_one_line_error(done, 1, "the store holds no plan: build or pull into it first")
+
+
+@pytest.mark.parametrize("leads_to", ["link", "nothing"])
+def test_a_link_that_leads_to_no_store(
+    leads_to: str, built_store: Path, graph_files: list[Path], tmp_path: Path
+) -> None:
+    (tmp_path / "link").symlink_to(leads_to)
+    for command in (
+        ("build", graph_files[0], "-t", "cpu", "--store", "link"),
+        ("merge", built_store, "-o", "link"),
+    ):
+        done = run_cli(*command, cwd=tmp_path)
+        assert_one_line_error(done, 2, "'link' is not a store: it is a link that leads to nothing")
+    assert [path.name for path in tmp_path.iterdir()] == ["link"]
