@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 VARIABLE = "CUDNN_AOT_TRUST"
 _WANT = "want an Ed25519 public key: the path of a PEM file, or its 32 bytes in base64"
 _KEY_BYTES = 32
+_MAX_PEM_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +146,7 @@ def load_private_key(path: Path) -> Ed25519PrivateKey:
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     try:
-        key = load_pem_private_key(path.read_bytes(), password=None)
+        key = load_pem_private_key(_read(path), password=None)
     except OSError as error:
         raise UsageError(f"cannot read the key {str(path)!r}: {error.strerror}") from None
     except (ValueError, TypeError, UnsupportedAlgorithm):
@@ -170,6 +171,12 @@ def public_pem(key: PublicKey) -> bytes:
 
 
 # What follows is not part of the interface.
+
+
+def _read(path: Path) -> bytes:
+    """A file as long as keys are; from a pipe too, as of a vault, and never a device to its end."""
+    with path.open("rb") as stream:
+        return stream.read(_MAX_PEM_BYTES)
 
 
 def _write_new(path: Path, mode: int, data: bytes, undone: contextlib.ExitStack) -> None:
@@ -217,7 +224,7 @@ def _public_key(given: str | os.PathLike[str]) -> PublicKey:
     except (binascii.Error, ValueError):
         pass
     try:
-        key = load_pem_public_key(Path(text).read_bytes())
+        key = load_pem_public_key(_read(Path(text)))
     except OSError as error:
         raise UsageError(f"bad key {text!r}: {_reason(error)}, {_WANT}") from None
     except (ValueError, UnsupportedAlgorithm):

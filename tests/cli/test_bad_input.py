@@ -453,3 +453,21 @@ def test_a_link_that_leads_to_no_store(
         done = run_cli(*command, cwd=tmp_path)
         assert_one_line_error(done, 2, "'link' is not a store: it is a link that leads to nothing")
     assert [path.name for path in tmp_path.iterdir()] == ["link"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("verify", "--trust", "/dev/zero"), "bad key '/dev/zero'"),
+        (("sign", "--key", "/dev/zero"), "bad key '/dev/zero'"),
+        (("build", "-t", "cpu", "--tuning", "/dev/zero"), "tuning file '/dev/zero' is not a reg"),
+        (("why", "-t", "cpu", "--tuning", "pipe"), "tuning file 'pipe' is not a regular file"),
+    ],
+)
+def test_a_file_without_end_is_not_read(
+    words: tuple[str, ...], said: str, built_store: Path, graph_files: list[Path], tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    graphs = graph_files[:1] if words[0] in ("build", "why") else []
+    done = run_cli(words[0], *graphs, *words[1:], "--store", built_store, cwd=tmp_path)
+    assert_one_line_error(done, 2, said)
