@@ -92,13 +92,13 @@ def push_folder(
     for number, path in enumerate(contents.files):
         progress(Event(Stage.SEND, number, len(contents.files), path))
         part = contents.index.part(path)
-        if part is not None and known.part(path) == part:
-            continue
+        if part is not None and known.part(path) == part and not there.is_local:
+            continue  # in a folder here, looking is as quick
         data = reader.read(path)
         if fault := layout.file_fault(path, data):
             raise DamagedError(f"{reader.path / path} is damaged: {fault}")
-        there.write(path, data)
-        sent, sent_bytes = sent + 1, sent_bytes + len(data)
+        if there.write(path, data):
+            sent, sent_bytes = sent + 1, sent_bytes + len(data)
     if known != contents.index:
         there.write(layout.INDEX_FILE, contents.index.to_bytes())
     return Sent(contents.index.root_digest, "", len(contents.files), sent, sent_bytes)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,7 +67,7 @@ def merge(
     if not sources:
         raise UsageError("nothing to merge: name at least one store")
     for source in sources:
-        if source.path.resolve() == destination.resolve():
+        if os.path.realpath(source.path) == os.path.realpath(destination):
             raise UsageError(f"cannot merge {str(destination)!r} into itself: leave it out")
     with contextlib.ExitStack() as stack:
         for source in sources:  # nobody prunes it meanwhile

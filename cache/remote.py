@@ -12,6 +12,7 @@ Nothing else comes from the URL. Offline nothing is asked of anybody.
 from __future__ import annotations
 
 import os
+import secrets
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -48,8 +49,12 @@ _MAX_SIGNATURE_BYTES = 64 << 10  # it has some hundred
 class FileSystem:
     """The folder at a URL, by way of fsspec; every call is tried again as far as that helps.
 
+    Attributes:
+        name: the URL, for messages, without secrets.
+        is_local: whether it is a folder of this machine, or mounted.
+
     Raises:
-        UsageError: there is no such kind of URL, or it has a query.
+        UsageError: there is no such kind of URL, it has a query, or it is an image.
         RemoteError: a module that it needs is not installed.
     """
 
@@ -59,6 +64,11 @@ class FileSystem:
         if any(mark in url for mark in "?#"):
             raise UsageError(
                 f"bad URL of a store: got {self.name!r} with a query, want the URL of a folder"
+            )
+        if url.lower().startswith("oci://"):  # fsspec has another meaning for it
+            raise UsageError(
+                f"bad URL of a store: got {self.name!r}, an image, which is no folder: "
+                "`cudnn-aot pull` it into one"
             )
         self._url = url
         self._is_http = url.split(":", 1)[0].lower() in _HTTP
@@ -123,8 +133,10 @@ class FileSystem:
                 "`cudnn-aot push` writes"
             ) from None
 
-    def write(self, relative: str, data: bytes) -> None:
-        """Put a file there.
+    def write(self, relative: str, data: bytes) -> bool:
+        """Put a file there; False where a folder of this machine has it, byte for byte.
+
+        In such a folder processes may have mapped what lies there: it is replaced, never changed.
 
         Raises:
             UsageError: nothing can be written to such a URL.
@@ -132,15 +144,18 @@ class FileSystem:
         """
         path = self._path(relative)
 
-        def ask(seconds: float) -> None:
+        def ask(seconds: float) -> bool:
+            if self.is_local:
+                return _replace_local(Path(path), data)
             if not self._system.async_impl:
                 self._system.makedirs(path.rpartition("/")[0], exist_ok=True)
             self._call(self.retry.limit_s(seconds, len(data)), "pipe_file", path, data)
+            return True
 
         if self._is_http:
             raise UsageError(f"{self.name}: nothing can be written over HTTP: push to its server")
         try:
-            fetch(f"cannot write {self.name}/{relative}", self.retry, ask)
+            return fetch(f"cannot write {self.name}/{relative}", self.retry, ask)
         except FileNotFoundError as error:
             raise RemoteError(
                 f"cannot write {self.name}/{relative}: {redacted(str(error)) or 'not found'}"
@@ -192,8 +207,27 @@ class FileSystem:
         client = {"auto_decompress": False, "headers": {"Accept-Encoding": "identity"}}
         options = {"encoded": True, "client_kwargs": client} if self._is_http else {}
         self._system, root = fsspec.core.url_to_fs(self._url, **options)
+        self.is_local = "file" in self._system.protocol
         self._root = root.rstrip("/")
         self._pid = os.getpid()
+
+
+def _replace_local(path: Path, data: bytes) -> bool:
+    """Let a file be there with these bytes, synced; False where it is."""
+    if path.is_file() and not path.is_symlink() and path.read_bytes() == data:
+        return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    stage = path.with_name(f".{secrets.token_hex(8)}.tmp")
+    try:
+        with stage.open("xb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        stage.replace(path)
+    except BaseException:
+        stage.unlink(missing_ok=True)
+        raise
+    return True
 
 
 class RemoteFiles(StoreFiles):

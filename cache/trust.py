@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 VARIABLE = "CUDNN_AOT_TRUST"
 _WANT = "want an Ed25519 public key: the path of a PEM file, or its 32 bytes in base64"
 _KEY_BYTES = 32
+_MAX_PEM_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +110,18 @@ def need_signed(
     raise TrustError(f"{where} is not trusted: {'; '.join(faults)}")
 
 
+def public_path(path: Path) -> Path:
+    """Where `new_private_key` puts the public key of the private one at ``path``."""
+    return path.with_name(path.name + ".pub")
+
+
 def new_private_key(path: Path) -> PublicKey:
-    """Write a new private key as PEM, for its owner alone; an existing file is refused."""
+    """Write a new private key as PEM, for its owner alone, and the public one beside it.
+
+    Raises:
+        UsageError: one of the two exists; neither is changed.
+        StoreError: the system refuses; neither is left.
+    """
     ed25519 = _ed25519()
     from cryptography.hazmat.primitives import serialization
 
@@ -119,13 +131,12 @@ def new_private_key(path: Path) -> PublicKey:
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    except FileExistsError:
-        raise UsageError(f"bad key file {str(path)!r}: it exists, and may be a key") from None
-    with os.fdopen(descriptor, "wb") as stream:
-        stream.write(text)
-    return PublicKey(key.public_key().public_bytes_raw())
+    public = PublicKey(key.public_key().public_bytes_raw())
+    with contextlib.ExitStack() as undone:
+        _write_new(path, 0o600, text, undone)
+        _write_new(public_path(path), 0o666, public_pem(public), undone)
+        undone.pop_all()
+    return public
 
 
 def load_private_key(path: Path) -> Ed25519PrivateKey:
@@ -135,7 +146,7 @@ def load_private_key(path: Path) -> Ed25519PrivateKey:
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     try:
-        key = load_pem_private_key(path.read_bytes(), password=None)
+        key = load_pem_private_key(_read(path), password=None)
     except OSError as error:
         raise UsageError(f"cannot read the key {str(path)!r}: {error.strerror}") from None
     except (ValueError, TypeError, UnsupportedAlgorithm):
@@ -160,6 +171,27 @@ def public_pem(key: PublicKey) -> bytes:
 
 
 # What follows is not part of the interface.
+
+
+def _read(path: Path) -> bytes:
+    """A file as long as keys are; from a pipe too, as of a vault, and never a device to its end."""
+    with path.open("rb") as stream:
+        return stream.read(_MAX_PEM_BYTES)
+
+
+def _write_new(path: Path, mode: int, data: bytes, undone: contextlib.ExitStack) -> None:
+    """Write a file that is not there yet; ``undone`` removes it."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        undone.callback(path.unlink, missing_ok=True)
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(descriptor)
+    except FileExistsError:
+        raise UsageError(f"bad key file {str(path)!r}: it exists, and may be a key") from None
+    except OSError as error:
+        raise StoreError(f"cannot write the key {str(path)!r}: {_reason(error)}") from None
 
 
 def _ed25519() -> Any:
@@ -192,7 +224,7 @@ def _public_key(given: str | os.PathLike[str]) -> PublicKey:
     except (binascii.Error, ValueError):
         pass
     try:
-        key = load_pem_public_key(Path(text).read_bytes())
+        key = load_pem_public_key(_read(Path(text)))
     except OSError as error:
         raise UsageError(f"bad key {text!r}: {_reason(error)}, {_WANT}") from None
     except (ValueError, UnsupportedAlgorithm):

@@ -24,6 +24,7 @@ from typing import Any
 from cudnn_aot.cache import held, layout, session
 from cudnn_aot.cache.canonical import canonical_digest, plain, sha256_hex
 from cudnn_aot.cache.files import Folder
+from cudnn_aot.cache.interrupts import uninterrupted
 from cudnn_aot.cache.pack import is_pack
 from cudnn_aot.cache.reader import StoreReader, read_format
 from cudnn_aot.errors import (
@@ -325,17 +326,8 @@ class StoreWriter:
 
     def close(self) -> None:
         """Settle folder times and leave; the last builder removes locks and staging."""
-        with self._mutex:
-            mine, self._session, self._closed = self._session, None, True
-        try:
-            if mine is not None:
-                mine.close()
-            if self._touched and self.path.is_dir():
-                _settle_folders(self.path, self._epoch)
-                self._touched = False
-        finally:
-            if self._marks is not None:
-                self._marks.close()
+        with uninterrupted():
+            self._close()
 
     def __enter__(self) -> StoreWriter:
         return self
@@ -350,6 +342,19 @@ class StoreWriter:
 
     # What follows is not part of the interface.
 
+    def _close(self) -> None:
+        with self._mutex:
+            mine, self._session, self._closed = self._session, None, True
+        try:
+            if mine is not None:
+                mine.close()
+            if self._touched and self.path.is_dir():
+                _settle_folders(self.path, self._epoch)
+                self._touched = False
+        finally:
+            if self._marks is not None:
+                self._marks.close()
+
     def _create(self, create: bool) -> None:
         if not create:
             read_format(self.path, self._files)  # says what is wrong
@@ -357,7 +362,9 @@ class StoreWriter:
             self.path.mkdir(parents=True, exist_ok=True)
             inside = {entry.name for entry in self.path.iterdir()}
         except (NotADirectoryError, FileExistsError):
-            raise NotAStoreError(f"{str(self.path)!r} is not a store: it is a file") from None
+            leads_nowhere = self.path.is_symlink() and not os.path.exists(self.path)  # noqa: PTH110
+            kind = "a link that leads to nothing" if leads_nowhere else "a file"
+            raise NotAStoreError(f"{str(self.path)!r} is not a store: it is {kind}") from None
         except OSError as error:
             raise session.refused(self.path, error) from None
         foreign = [name for name in inside if not name.startswith(layout.NOT_SHIPPED)]
@@ -378,7 +385,8 @@ class StoreWriter:
             if self._closed:
                 raise StoreError(f"the store {str(self.path)!r} was closed by its builder")
             if self._session is None:
-                self._session = session.BuildSession(self.path)
+                with uninterrupted():
+                    self._session = session.BuildSession(self.path)
                 self._touched = True
             return self._session
 

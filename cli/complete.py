@@ -73,10 +73,12 @@ def verify_device(reader: StoreReader, device: str, targets: tuple[str, ...], as
     found = [v for v in validities(reader, machine) if not targets or v.target in targets]
     if not found:
         held = reader.targets()
+        if not targets or not held:
+            raise NotInStoreError("the store holds no plan: build or pull into it first")
         near = did_you_mean(targets[0], held) if len(targets) == 1 else ""
         raise NotInStoreError(
-            f"the store has no plan of {', '.join(targets) or 'any target'}{near}: it has those of "
-            f"{', '.join(held) or 'none'}"
+            f"the store has no plan of {', '.join(targets)}{near}: it has those of "
+            f"{', '.join(held)}"
         )
     if as_json:
         print_json(

@@ -1,11 +1,15 @@
 """Files that commands write beside the store."""
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 
 from cudnn_aot.cache.output import standard_stream, write_output
 from cudnn_aot.cli.output import complain, say
-from cudnn_aot.errors import UsageError
+from cudnn_aot.errors import Error, UsageError
+
+# What a person named wrongly; anything else, such as a disk that is full, is no wrong command.
+_WRONG_PATH = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EINVAL, errno.ENAMETOOLONG)
 
 
 def publish(path: Path, text: str, what: str) -> Callable[[str], None]:
@@ -14,7 +18,8 @@ def publish(path: Path, text: str, what: str) -> Callable[[str], None]:
     That is on stdout, unless this is the file.
 
     Raises:
-        UsageError: the system refuses.
+        UsageError: no file can be there.
+        Error: the system refuses.
     """
     tell = complain if standard_stream(path) == 1 else say
     try:
@@ -22,7 +27,8 @@ def publish(path: Path, text: str, what: str) -> Callable[[str], None]:
     except BrokenPipeError:
         raise  # who reads the stream has seen enough
     except OSError as error:
-        raise UsageError(
+        kind = UsageError if error.errno in _WRONG_PATH else Error
+        raise kind(
             f"{path}: cannot write {what}: {(error.strerror or str(error)).lower()}"
         ) from None
     return tell

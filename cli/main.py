@@ -14,7 +14,7 @@ from types import FrameType
 
 from cudnn_aot.cache.switch import is_debugging
 from cudnn_aot.cli.output import abandon_stdout, complain, open_standard_streams, print_json
-from cudnn_aot.errors import Error, UsageError
+from cudnn_aot.errors import Error
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -72,25 +72,19 @@ def _run(arguments: list[str]) -> int:
         line = " ".join(message.split())
         complain(f"error: {line}")
         if as_json:
-            print_json({"error": {"kind": kind, "message": line, "exit_code": code}})
+            try:
+                print_json({"error": {"kind": kind, "message": line, "exit_code": code}})
+            except BrokenPipeError:
+                raise
+            except OSError:
+                pass  # the line has told
         return code
 
+    debugging = False
     try:
         debugging = is_debugging()
-    except UsageError as error:
-        return fail(type(error).__name__, str(error), error.exit_code)
-    try:
         from cudnn_aot.cli.commands import run_command
-    except ModuleNotFoundError as error:
-        if error.name != "click":
-            raise
-        return fail(
-            "ModuleNotFoundError",
-            "the command line needs click, which the serving install leaves out: "
-            "pip install 'cudnn-aot[cli]' (to look at stores) or 'cudnn-aot[compile]' (to build)",
-            1,
-        )
-    try:
+
         return run_command(arguments)
     except Error as error:
         return fail(type(error).__name__, str(error), error.exit_code)
@@ -102,14 +96,20 @@ def _run(arguments: list[str]) -> int:
     except BrokenPipeError:
         raise
     except ModuleNotFoundError as error:
-        if debugging:
+        if error.name == "click":
+            line = (
+                "the command line needs click, which the serving install leaves out: "
+                "pip install 'cudnn-aot[cli]' (to look at stores) or 'cudnn-aot[compile]' (to "
+                "build)"
+            )
+        elif debugging:
             raise
-        return fail(
-            "ModuleNotFoundError",
-            f"module {error.name!r} is not installed: pip install 'cudnn-aot[compile]' on a build "
-            "machine, numpy for `run` on a serving machine",
-            1,
-        )
+        else:
+            line = (
+                f"module {error.name!r} is not installed: pip install 'cudnn-aot[compile]' on a "
+                "build machine, numpy for `run` on a serving machine"
+            )
+        return fail("ModuleNotFoundError", line, 1)
     except OSError as error:
         if debugging:
             raise

@@ -28,8 +28,8 @@ def say(*lines: str) -> None:
 
 
 def complain(line: str) -> None:
-    """Print one line on stderr; that nobody reads there stops nothing."""
-    with contextlib.suppress(BrokenPipeError):
+    """Print one line on stderr; that nobody reads there, or a log is full, stops nothing."""
+    with contextlib.suppress(OSError):
         print(printable(line), file=sys.stderr, flush=True)
 
 
@@ -44,8 +44,14 @@ def print_json(document: dict[str, Any], version: int | None = 1) -> None:
 
 
 def _write(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        abandon_stdout()  # once is enough: what is left of it is not tried again
+        raise OSError(error.errno, error.strerror, "standard output") from None
 
 
 def open_standard_streams() -> None:
@@ -70,7 +76,7 @@ def open_standard_streams() -> None:
 
 
 def abandon_stdout() -> None:
-    """The reader of stdout went away: nothing more is said, not even when the interpreter ends."""
+    """Nobody takes what stdout gets: no more is said there, not even when the interpreter ends."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())
     os.close(null)

@@ -316,9 +316,11 @@ def all_names(reader: AnyReader, target: str | None) -> list[tuple[str, str | No
     owners = sorted({owner for owner, _ in reader.names()})
     if target is None and len(owners) > 1:
         raise UsageError(f"pass --target: the store holds plans for {', '.join(owners)}")
-    chosen = target or (owners[0] if owners else "")
+    if not owners:
+        raise NotInStoreError("the store holds no plan: build or pull into it first")
+    chosen = target or owners[0]
     if chosen not in owners:
-        held, near = ", ".join(owners) or "none", did_you_mean(chosen, owners)
+        held, near = ", ".join(owners), did_you_mean(chosen, owners)
         raise NotInStoreError(
             f"no plan for target {chosen!r}{near}: the store holds plans for {held}"
         )

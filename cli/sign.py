@@ -4,10 +4,9 @@ from pathlib import Path
 
 import click
 
-from cudnn_aot.cache.trust import load_private_key, new_private_key, public_pem, sign_digest
+from cudnn_aot.cache.trust import load_private_key, new_private_key, public_path, sign_digest
 from cudnn_aot.cache.writer import StoreWriter
 from cudnn_aot.cli.completion import complete_files
-from cudnn_aot.cli.files import publish
 from cudnn_aot.cli.options import choose_store, json_option, store_option
 from cudnn_aot.cli.output import print_json, say
 from cudnn_aot.cli.progress import show_progress
@@ -42,14 +41,12 @@ def sign(key: str | None, new_key: str | None, store: str | None, as_json: bool)
     if new_key is not None:
         path = Path(new_key)
         public = new_private_key(path)
-        public_path = path.with_name(path.name + ".pub")
-        publish(public_path, public_pem(public).decode("ascii"), "the public key")
         if as_json:
-            made = {"key": str(path), "public_key": str(public_path), "key_id": public.id}
+            made = {"key": str(path), "public_key": str(public_path(path)), "key_id": public.id}
             print_json({**made, "base64": str(public)})
         else:
             say(f"{path}: the private key, for whoever signs")
-            say(f"{public_path}: the public key, to trust; in base64 {public}")
+            say(f"{public_path(path)}: the public key, to trust; in base64 {public}")
         return 0
     assert key is not None
     private = load_private_key(Path(key))

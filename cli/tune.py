@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ import click
 
 from cudnn_aot.cache.layers import AnyReader
 from cudnn_aot.cache.layout import providers_of
+from cudnn_aot.cache.output import replaceable
 from cudnn_aot.cache.plan_record import need_servable, parse_record
 from cudnn_aot.cli.completion import complete_files, complete_plans
 from cudnn_aot.cli.options import choose_store, json_option, store_option, target_option
@@ -165,7 +166,8 @@ def tune(
     reader = choice.pinned_reader()
     given = _parse_symbols(symbols)
     path = Path(output)
-    known = read_entries(path) if os.path.exists(path) else []
+    is_stream = os.path.exists(path) and replaceable(path) is None  # to write into, once
+    known = read_entries(path) if os.path.exists(path) and not is_stream else []
     entries = {place_of(entry): entry for entry in known}
     if names:
         chosen = [(name, _owner(reader, name, target)) for name in names]
@@ -188,7 +190,8 @@ def tune(
                 cases.append(case)
                 if case.best is not None:  # each at once: who ends this early keeps what there is
                     entries[place_of(case.entry)] = case.to_entry()
-                    _write(path, list(entries.values()))
+                    if not is_stream:
+                        _write(path, list(entries.values()))
                 for line in case.faults:
                     complain(f"error: {line}")
                 if not as_json:
@@ -203,10 +206,12 @@ def tune(
             f"nothing to measure in {reader.where}: no graph has more than one plan: build it with "
             "--all-configs"
         )
+    tell = _write(path, list(entries.values())) if is_stream and entries else say
     if as_json:
         print_json({"store": reader.where, "cases": [case.to_json() for case in cases]})
     else:
-        say(*_report(cases))
+        for line in _report(cases):
+            tell(line)
     return 1 if failed or any(case.faults for case in cases) else 0
 
 
@@ -347,7 +352,8 @@ def _parse_symbols(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
     return symbols
 
 
-def _write(path: Path, entries: list[dict[str, Any]]) -> None:
+def _write(path: Path, entries: list[dict[str, Any]]) -> Callable[[str], None]:
+    """Write the tuning file; returns what tells of it in a line, as `publish` does."""
     import json
 
     from cudnn_aot.cli.files import publish
@@ -355,7 +361,7 @@ def _write(path: Path, entries: list[dict[str, Any]]) -> None:
 
     lines = ",\n".join(f"  {json.dumps(entry, sort_keys=True)}" for entry in entries)
     text = f'{{"format": {FORMAT}, "entries": [\n{lines}\n]}}\n'
-    publish(path, text, "the tuning file")
+    return publish(path, text, "the tuning file")
 
 
 def _at(symbols: Mapping[str, int]) -> str:

@@ -15,6 +15,7 @@ file says, such as times, is for people, and decides nothing.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,8 @@ def read_entries(path: str | Path) -> list[dict[str, Any]]:
     Raises:
         UsageError: as of `load_tuning`.
     """
+    if os.path.exists(path) and not os.path.isfile(path):  # a FIFO would be waited for without end
+        raise UsageError(f"tuning file {str(path)!r} is not a regular file")
     try:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:

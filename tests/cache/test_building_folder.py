@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -192,3 +193,28 @@ def test_what_is_said_of_a_folder(store: Path, precious: Path) -> None:
     with pytest.raises(StoreError, match="it is no folder"):
         find_everything(store)
     assert toy_store.snapshot(store) == whole
+
+
+@pytest.mark.parametrize("step", ["_can_rename", "_try_exclusive", "_remove_leftovers", "_make"])
+def test_an_interrupt_leaves_no_building_folder(
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever it comes while the folder is made or removed, and at every time that it does."""
+    did, steps = getattr(session, step), []
+
+    def interrupted(*args: object) -> object:
+        os.kill(os.getpid(), signal.SIGINT)
+        done = did(*args)
+        steps.append(step)
+        return done
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    monkeypatch.setattr(session, step, interrupted)
+    try:
+        with pytest.raises(KeyboardInterrupt), StoreWriter(tmp_path / "new") as writer:
+            writer.put_blob(b"some bytes")
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert steps
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]

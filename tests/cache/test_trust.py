@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import errno
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -197,6 +199,26 @@ def test_a_new_key_is_its_owners_alone_and_replaces_none(tmp_path):
     with pytest.raises(errors.UsageError, match="it exists, and may be a key"):
         trust.new_private_key(path)
     assert path.read_bytes() == before
+    public = trust.public_path(path)
+    path.unlink()
+    with pytest.raises(errors.UsageError, match="key.pub': it exists, and may be a key"):
+        trust.new_private_key(path)
+    assert public.exists() and not path.exists()
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+def test_a_disk_that_is_full_leaves_no_half_key(tmp_path, monkeypatch, failing):
+    calls = []
+
+    def sync(descriptor):
+        calls.append(descriptor)
+        if len(calls) == failing:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", sync)
+    with pytest.raises(errors.StoreError, match="cannot write the key '.*key.*': no space left"):
+        trust.new_private_key(tmp_path / "key")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_pin_and_a_key_must_both_hold(copy, keys):

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from cli_process import assert_one_line_error, linear_graph, run_cli, tree_digest, write_graph
 
+from cudnn_aot.cache.writer import StoreWriter
 from cudnn_aot.compiler.formats import graph_json
 
 
@@ -429,3 +430,44 @@ def test_paths_need_be_no_text(built_store: Path, tmp_path: Path) -> None:
     ):
         done = run_cli(*command, env=env)
         assert done.returncode == 0, (command, done.stdout, done.stderr)
+
+
+@pytest.mark.parametrize(
+    "command", [("run", "--all"), ("tune", "-o", "x"), ("verify", "--device", "cpu")]
+)
+def test_a_store_without_plans(command: tuple[str, ...], tmp_path: Path) -> None:
+    StoreWriter(tmp_path / "store").close()
+    done = run_cli(*command, "--store", tmp_path / "store", cwd=tmp_path)
+    assert_one_line_error(done, 1, "the store holds no plan: build or pull into it first")
+
+
+@pytest.mark.parametrize("leads_to", ["link", "nothing"])
+def test_a_link_that_leads_to_no_store(
+    leads_to: str, built_store: Path, graph_files: list[Path], tmp_path: Path
+) -> None:
+    (tmp_path / "link").symlink_to(leads_to)
+    for command in (
+        ("build", graph_files[0], "-t", "cpu", "--store", "link"),
+        ("merge", built_store, "-o", "link"),
+    ):
+        done = run_cli(*command, cwd=tmp_path)
+        assert_one_line_error(done, 2, "'link' is not a store: it is a link that leads to nothing")
+    assert [path.name for path in tmp_path.iterdir()] == ["link"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("verify", "--trust", "/dev/zero"), "bad key '/dev/zero'"),
+        (("sign", "--key", "/dev/zero"), "bad key '/dev/zero'"),
+        (("build", "-t", "cpu", "--tuning", "/dev/zero"), "tuning file '/dev/zero' is not a reg"),
+        (("why", "-t", "cpu", "--tuning", "pipe"), "tuning file 'pipe' is not a regular file"),
+    ],
+)
+def test_a_file_without_end_is_not_read(
+    words: tuple[str, ...], said: str, built_store: Path, graph_files: list[Path], tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    graphs = graph_files[:1] if words[0] in ("build", "why") else []
+    done = run_cli(words[0], *graphs, *words[1:], "--store", built_store, cwd=tmp_path)
+    assert_one_line_error(done, 2, said)

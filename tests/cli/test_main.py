@@ -199,14 +199,39 @@ print(signal.getsignal(signal.SIGTERM).name, signal.getsignal(signal.SIGHUP).nam
     assert (code, handlers) == ("0", "SIG_DFL SIG_IGN")
 
 
-@pytest.mark.parametrize(
-    ("number", "code", "said"),
-    [
-        (signal.SIGINT, 130, "interrupted"),
-        (signal.SIGTERM, 143, "ended by SIGTERM"),
-        (signal.SIGHUP, 129, "ended by SIGHUP"),
-    ],
-)
+ENDINGS = [
+    (signal.SIGINT, 130, "interrupted"),
+    (signal.SIGTERM, 143, "ended by SIGTERM"),
+    (signal.SIGHUP, 129, "ended by SIGHUP"),
+]
+
+
+@pytest.mark.parametrize(("number", "code", "said"), ENDINGS)
+def test_a_command_that_just_starts_can_be_interrupted(
+    number: signal.Signals, code: int, said: str
+) -> None:
+    script = f"""
+import os, sys
+from cudnn_aot.cli import main
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "click":
+            os.kill(os.getpid(), {int(number)})
+sys.meta_path.insert(0, Finder())
+sys.exit(main.main(["targets", "--json"]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=default_signals,
+    )
+    assert (done.returncode, done.stderr) == (code, f"error: {said}\n")
+    assert json.loads(done.stdout)["error"]["exit_code"] == code
+
+
+@pytest.mark.parametrize(("number", "code", "said"), ENDINGS)
 def test_interrupting_a_build_ends_quickly_and_repeats_well(
     tmp_path: Path, number: signal.Signals, code: int, said: str
 ) -> None:

@@ -120,3 +120,11 @@ def test_wrong_commands(built_store: Path, candidates: Path, tmp_path: Path) -> 
     file.write_text("{}")
     assert_one_line_error(run_cli("tune", *options), 2, "tuning file", "format is None")
     assert file.read_text() == "{}"
+
+
+def test_a_stream_gets_one_file(candidates: Path) -> None:
+    options = ("--store", candidates, "-o", "/dev/stdout", "--rounds", 1)
+    done = run_cli("tune", "up", *options, "--symbol", "M=1,33")
+    entries = json.loads(done.stdout)["entries"]
+    assert [entry["extents"]["m"] for entry in entries] == [1, 33]
+    assert "M=33" in done.stderr
