@@ -1,0 +1,199 @@
+"""The schedules of ``gemm.sm90.persistent`` that are ranked, and a rough time for each.
+
+The time is a count of SM cycles for a work item, the slower of math and operand traffic, plus what
+a tile costs besides its main loop; the waves of items over the SMs give that of the launch, unless
+memory takes longer. It orders schedules; it does not predict. The menu and its numbers were fitted
+to what `cudnn-aot tune` measured on an H200 (bench/NOTES.md, "Schedules by measurement"): over 77
+cases the first of the ranking took 1.007 times as long as the best of 115 schedules.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from cudnn_aot.recipes.gemm.config import GemmConfig
+
+Extents = Mapping[str, int]  # batch, m, n, k
+
+TILE_K_BYTES = 128
+# Multiply-adds per SM and cycle that a tile reaches in BFLOAT16, by its rows and the columns of all
+# of its products; the peak is 2048.
+MATH_MACS_PER_CYCLE: Mapping[int, Mapping[int, float]] = {
+    64: {32: 700, 64: 1090, 96: 1330, 128: 1460, 160: 1530, 192: 1580, 224: 1610, 256: 1640},
+    128: {32: 900, 64: 1350, 96: 1545, 128: 1645, 160: 1690, 192: 1730, 224: 1700, 256: 1800},
+}
+# How many times as many of FP8, by the rows of a tile. The tensor cores do twice as many; while one
+# math warpgroup promotes its sums, they work for the other, if there is one. An estimate.
+FP8_SPEEDUP = {64: 1.25, 128: 1.8}
+# (tile_m, tile_n, cluster_m, cluster_n, splits, split_buf); two math warpgroups for 128 rows. What
+# wins ties first: smaller tiles, and to share B, which is read from memory, before A.
+MENU = (
+    *((64, tile_n, 1, 1, 1, 0) for tile_n in (32, 64, 96, 128, 160, 192, 224)),
+    *((64, tile_n, 2, 1, 1, 0) for tile_n in (64, 96, 128, 192, 256)),
+    *((128, tile_n, 1, 1, 1, 0) for tile_n in (64, 96, 128, 160)),
+    *((128, tile_n, 2, 1, 1, 0) for tile_n in (64, 96, 128, 160, 192, 224, 256)),
+    *((128, tile_n, 1, 2, 1, 0) for tile_n in (128, 256)),
+    *((64, tile_n, 1, 1, 2, 0) for tile_n in (64, 96, 128)),
+    *((128, tile_n, 1, 1, 2, 0) for tile_n in (64, 96, 128)),
+    *((64, tile_n, 1, 1, 4, 0) for tile_n in (64, 128, 192)),
+    (128, 64, 1, 1, 4, 0),
+    (64, 64, 1, 1, 8, 1),
+    (64, 128, 1, 1, 8, 1),
+)
+# A split is not worth its sums with fewer elements of K, in tiles.
+MIN_SPLIT_TILES = 4
+# Operand bytes that one SM asks of L2 per cycle.
+OPERAND_BYTES_PER_CYCLE = 42.0
+# All SMs together take this much from memory per cycle (3.8 TB/s at 1.755 GHz).
+MEMORY_BYTES_PER_CYCLE = 2180.0
+# Pipeline fill, epilogue and store of a tile: of any, and of each column of 64 rows.
+TILE_CYCLES, COLUMN_CYCLES = 500.0, 3.0
+# Partial sums over a workspace: bytes per cycle, and the fill that zeroes the counters.
+WORKSPACE_BYTES_PER_CYCLE, FILL_CYCLES = 12.0, 3000.0
+# Partial sums to the other blocks of a cluster.
+CLUSTER_BYTES_PER_CYCLE = 9.0
+# Of the SMs, that clusters of four leave idle: a GPC has a few more than a multiple of four.
+IDLE_SHARE_OF_FOUR = 8
+# Of the shorter of SM and memory time, that the longer does not hide.
+UNHIDDEN = 0.2
+LAUNCH_CYCLES = 2000.0
+CYCLES_PER_US = 1755.0
+
+_NEVER = (math.inf, math.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A schedule, and what its time takes from it alone.
+
+    Attributes:
+        math_cycles: per element of K.
+        tail_cycles: of a tile besides its main loop.
+    """
+
+    config: GemmConfig
+    math_cycles: float
+    tail_cycles: float
+
+
+@dataclass(frozen=True, slots=True)
+class Menu:
+    """The schedules to rank for a class of tiles, see `tile_class`; earlier ones win ties.
+
+    Attributes:
+        fallback: serves every graph, whatever its extents.
+    """
+
+    element_bytes: int
+    products: int
+    rows: tuple[_Row, ...]
+    fallback: GemmConfig
+
+
+@functools.lru_cache(maxsize=8)
+def menu_for(element_bytes: int, products: int) -> Menu:
+    """The menu of a class of tiles."""
+    tile_k = TILE_K_BYTES // element_bytes
+    rows = []
+    for tile_m, tile_n, *others in MENU:
+        config = GemmConfig(tile_m, tile_n, tile_k, *others)
+        if config.why_not_for(element_bytes, products) is None:
+            math_cycles = _math_cycles(config, element_bytes, products)
+            rows.append(_Row(config, math_cycles, _tail_cycles(config, products)))
+    return Menu(element_bytes, products, tuple(rows), GemmConfig(64, 128, tile_k, 1, 1, 1))
+
+
+def _math_cycles(config: GemmConfig, element_bytes: int, products: int) -> float:
+    columns = products * config.tile_n
+    macs = MATH_MACS_PER_CYCLE[config.tile_m][columns]
+    if element_bytes == 1:
+        macs *= FP8_SPEEDUP[config.tile_m]
+    return config.tile_m * columns / macs
+
+
+def _tail_cycles(config: GemmConfig, products: int) -> float:
+    splits, partial_bytes = config.splits, 4 * config.tile_m * config.tile_n
+    columns = products * config.tile_n * config.tile_m / 64 / config.cluster_k
+    cycles = TILE_CYCLES + COLUMN_CYCLES * columns
+    if config.split_buf:  # every split writes its partial tile, the last to arrive reads them all
+        return cycles + partial_bytes / WORKSPACE_BYTES_PER_CYCLE * (1 + splits / 2)
+    return cycles + partial_bytes / CLUSTER_BYTES_PER_CYCLE * (splits - 1) / splits
+
+
+PLAIN = menu_for(2, 1)  # of one matmul of 16-bit elements
+
+
+def modelled_cycles(menu: Menu, extents: Extents, sm_count: int) -> list[tuple[float, float]]:
+    """Modelled time of one launch of each row of the menu, in SM cycles; then, for ties, that of
+    the SMs alone. Infinite where a split would leave blocks without work.
+
+    A symbolic graph asks for some hundred of them: what they share is computed once.
+    """
+    m, n, k, batch = (extents[name] or 1 for name in ("m", "n", "k", "batch"))
+    element_bytes, products = menu.element_bytes, menu.products
+    moved = element_bytes * k * (m + products * n) + 2 * m * n
+    memory = batch * moved / MEMORY_BYTES_PER_CYCLE
+    few_rows = -(-m // 16) * 16  # of A, that loads bring where there is less than a tile of them
+    longest_split = k // (MIN_SPLIT_TILES * TILE_K_BYTES // element_bytes)
+    modelled = []
+    for row in menu.rows:
+        config = row.config
+        tile_m, tile_n, splits = config.tile_m, config.tile_n, config.splits
+        cluster_m, cluster_n = config.cluster_m, config.cluster_n
+        tiles_m, tiles_n = -(-m // tile_m), -(-n // tile_n)
+        clusters_m = -(-tiles_m // cluster_m) * cluster_m
+        clusters_n = -(-tiles_n // cluster_n) * cluster_n
+        tiles = clusters_m * clusters_n * batch
+        # A cluster shares what its blocks have in common; alone, a block shares nothing.
+        rows: float = few_rows if m < tile_m else tile_m
+        if cluster_n > 1:
+            rows = tile_m / cluster_n if tiles_n > 1 else tile_m
+        columns = tile_n / cluster_m if tiles_m > 1 else tile_n
+        per_k = element_bytes * (rows + products * columns) / OPERAND_BYTES_PER_CYCLE
+        if per_k < row.math_cycles:
+            per_k = row.math_cycles
+        sms, length, launch = sm_count, k, LAUNCH_CYCLES
+        if splits > 1:
+            if splits > longest_split or (config.split_buf and tiles >= sm_count):
+                modelled.append(_NEVER)
+                continue
+            length = -(-k // splits)
+            if config.split_buf:
+                launch += FILL_CYCLES
+            elif splits == 4:
+                sms -= sm_count // IDLE_SHARE_OF_FOUR
+        cycles = (length * per_k + row.tail_cycles) * -(-tiles * splits // sms)
+        waits = memory + row.tail_cycles
+        if cycles > waits:
+            modelled.append((cycles + UNHIDDEN * waits + launch, cycles))
+        else:
+            modelled.append((waits + UNHIDDEN * cycles + launch, cycles))
+    return modelled
+
+
+def rank_sm90(
+    extents: Extents, sm_count: int, menu: Menu = PLAIN
+) -> list[tuple[GemmConfig, float]]:
+    """The menu by modelled microseconds, best first; ties keep the menu's order."""
+    modelled = modelled_cycles(menu, extents, sm_count)
+    pairs = zip([row.config for row in menu.rows], modelled, strict=True)
+    worth = [pair for pair in pairs if pair[1] is not _NEVER]
+    return [(c, t[0] / CYCLES_PER_US) for c, t in sorted(worth, key=operator.itemgetter(1))]
+
+
+def best_sm90(cases: Sequence[Extents], sm_count: int, menu: Menu = PLAIN) -> GemmConfig:
+    """The first of `rank_sm90`; for several cases, by the sum over them of how much slower than the
+    best a schedule is.
+    """
+    modelled = [modelled_cycles(menu, extents, sm_count) for extents in cases]
+    if len(cases) == 1:
+        return menu.rows[modelled[0].index(min(modelled[0]))].config
+    lags = [0.0] * len(menu.rows)
+    for times in modelled:
+        fastest = min(times)[0]
+        lags = [lag + time / fastest for lag, (time, _) in zip(lags, times, strict=True)]
+    return menu.rows[lags.index(min(lags))].config
