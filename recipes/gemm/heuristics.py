@@ -21,11 +21,11 @@ from cudnn_aot.compiler.planning.engine import PlanConfig
 from cudnn_aot.compiler.planning.ranges import Range, Ranges
 from cudnn_aot.compiler.target.target import Target
 from cudnn_aot.recipes.gemm import tma
-from cudnn_aot.recipes.gemm.config import GemmConfig, GemvConfig, SkinnyConfig, tile_class
+from cudnn_aot.recipes.gemm.config import GemmConfig, GemvConfig, tile_class
 from cudnn_aot.recipes.gemm.facts import GemmFacts
 
 # Engine ids.
-SM90_PERSISTENT, SM90_GEMV, SM90_SKINNY, SM90_ANY_STRIDE = 20_000, 20_002, 20_003, 20_004
+SM90_PERSISTENT, SM90_GEMV, SM90_ANY_STRIDE = 20_000, 20_002, 20_004
 Extents = dict[str, int]  # batch, m, n, k
 
 TILE_K_BYTES = 128
@@ -137,13 +137,8 @@ _NEVER = (math.inf, math.inf)
 
 # Up to so many rows a kernel that streams B beat every tile, on B of 50 and of 117 MB in BFLOAT16;
 # these schedules are within 4 % of the best at each number of rows.
-FEW_ROWS = (
-    (2, SM90_GEMV, GemvConfig(rows=2, columns=2, k_warps=4, unroll=2)),
-    (16, SM90_SKINNY, SkinnyConfig(tile_rows=16, tile_columns=16, k_warps=8, unroll=1)),
-)
-STREAMS: dict[int, GemvConfig | SkinnyConfig] = {
-    engine_id: config for _, engine_id, config in FEW_ROWS
-}
+FEW_ROWS = ((2, SM90_GEMV, GemvConfig(rows=2, columns=2, k_warps=4, unroll=2)),)
+STREAMS = {engine_id: config for _, engine_id, config in FEW_ROWS}
 # Below these, and for a batch or another type, nothing was measured: the model decides.
 FEW_ROWS_N, FEW_ROWS_K = 4096, 4096
 

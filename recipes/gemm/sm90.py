@@ -127,7 +127,7 @@ def _add_tma_branch(
         "b_major": layout[1],
         "tile": [config.tile_m, config.tile_n, config.tile_k],
         "cluster": [config.cluster_m, config.cluster_n, config.cluster_k],
-        "a_box": _a_box(facts, config),
+        "a_box": _a_box(facts, config, layout[0]),
         "split_k": config.split_buf == 1,
         "store": store,
     }
@@ -147,13 +147,13 @@ def _add_tma_branch(
     builder.add(f"{name}{variant.name}", guard, workspace, steps)
 
 
-def _a_box(facts: GemmFacts, config: GemmConfig) -> int:
+def _a_box(facts: GemmFacts, config: GemmConfig, a_major: str) -> int:
     """Rows of A that a load brings: fewer than the tile's where the matrix may not have those, as
     rows outside of it take longer than others.
     """
     is_whole = lowering.is_multiple(facts.m, config.tile_m, facts.symbols)
     is_long = bounds(facts.m, facts.symbols)[1] > FEW_ROWS
-    if is_whole or is_long or config.cluster_n > 1 or tma.unit_axes(facts)[0] != -1:
+    if is_whole or is_long or config.cluster_n > 1 or a_major != "k":
         return config.tile_m
     return A_BOX
 

@@ -28,14 +28,14 @@ from cudnn_aot.recipes.gemm.config import (
     SM90_TILES,
     GemmConfig,
 )
+from cudnn_aot.recipes.gemm.gemv import GemmSm90Gemv
 from cudnn_aot.recipes.gemm.heuristics import RANGE_ENDS, best_sm90
 from cudnn_aot.recipes.gemm.kernels import sm90 as kernel
 from cudnn_aot.recipes.gemm.sm90 import GemmSm90Persistent
-from cudnn_aot.recipes.gemm.stream import GemmSm90Gemv, GemmSm90Skinny
 
 H200 = load_target("h200")
 ENGINE = 20_000
-ENGINES = {20_000: GemmSm90Persistent(), 20_002: GemmSm90Gemv(), 20_003: GemmSm90Skinny()}
+ENGINES = {20_000: GemmSm90Persistent(), 20_002: GemmSm90Gemv()}
 
 
 def listed(graph) -> PlanList:

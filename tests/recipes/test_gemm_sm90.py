@@ -228,15 +228,6 @@ FOLD = {
     "fold_norm2": {"mode": "NORM2", "dtype": "FLOAT"},
     "fold_max": {"mode": "MAX", "dtype": "HALF"},
 }
-SKINNY = {
-    name: {"ab_dtype": "BFLOAT16", "row_tiles": r, "column_tiles": c, "k_warps": k, "unroll": u,
-           "epilogue": e}
-    for name, (r, c, k, u, e) in {
-        "skinny": (1, 1, 8, 4, BARE),
-        "skinny_large": (8, 2, 4, 1, BARE),
-        "skinny_chain": (8, 1, 8, 2, CHAIN),
-    }.items()
-}  # fmt: skip
 GEMV = {
     name: {"ab_dtype": "HALF", "rows": r, "columns": c, "k_warps": k, "unroll": u, "epilogue": e}
     for name, (r, c, k, u, e) in {
@@ -248,7 +239,6 @@ TEMPLATES = {
     "sm90:matmul": menu(),
     "simt:matmul": SIMT,
     "fold:fold": FOLD,
-    "skinny:matmul": SKINNY,
     "gemv:matmul": GEMV,
 }
 # Compiled by both processes: the bytes may not depend on which.

@@ -786,7 +786,9 @@ class Sm90Matmul:
         slots, arrived = exchange
         size = cute.size(acc) // ways
         mine = cute.make_rmem_tensor((size,), Float32)
-        bits = cute.recast_tensor(cute.make_tensor(acc.iterator, cute.make_layout(ways * size)), Int32)
+        bits = cute.recast_tensor(
+            cute.make_tensor(acc.iterator, cute.make_layout(ways * size)), Int32
+        )
         for r in cutlass.range_constexpr(ways):
             if rank == r:
                 for e in cutlass.range_constexpr(size):
