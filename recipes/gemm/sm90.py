@@ -121,16 +121,7 @@ def _add_tma_branch(
         *(tma.guard(operand, axis) for operand, axis in tma.matrices(facts, axes)),
         *output_guards,
     )
-    params = lowering.matmul_params(facts, parts) | {
-        "promote": facts.a.dtype in FP8_DTYPES,
-        "a_major": layout[0],
-        "b_major": layout[1],
-        "tile": [config.tile_m, config.tile_n, config.tile_k],
-        "cluster": [config.cluster_m, config.cluster_n, config.cluster_k],
-        "a_box": _a_box(facts, config, layout[0]),
-        "split_k": config.split_buf == 1,
-        "store": store,
-    }
+    params = tma_params(facts, config, parts, layout, store)
     kernel = builder.kernel(kernel_spec(TMA_TEMPLATE, params, target))
     head: list[Json] = [{"arg": "launch"}, {"arg": "int", "value": ["attr", "sm_count"]}]
     operands = parts.operands
@@ -145,6 +136,22 @@ def _add_tma_branch(
     steps.append({"step": "kernel", "kernel": kernel, "args": head + operands + parts.tail})
     name = "split_k" if config.split_buf else "tma"
     builder.add(f"{name}{variant.name}", guard, workspace, steps)
+
+
+def tma_params(
+    facts: GemmFacts, config: GemmConfig, parts: KernelParts, layout: tuple[str, str], store: str
+) -> Json:
+    """Of the template: ``layout`` is the majors of A and B, ``store`` is tma or direct."""
+    return lowering.matmul_params(facts, parts) | {
+        "promote": facts.a.dtype in FP8_DTYPES,
+        "a_major": layout[0],
+        "b_major": layout[1],
+        "tile": list(config.tile),
+        "cluster": [config.cluster_m, config.cluster_n, config.cluster_k],
+        "a_box": _a_box(facts, config, layout[0]),
+        "split_k": config.split_buf == 1,
+        "store": store,
+    }
 
 
 def _a_box(facts: GemmFacts, config: GemmConfig, a_major: str) -> int:
