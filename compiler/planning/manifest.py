@@ -92,8 +92,8 @@ FAMILIES: tuple[Family, ...] = (
         engines=(
             EngineSlot(0, "gemm.sm90.persistent", "gemm.sm90:GemmSm90Persistent"),
             EngineSlot(1, "gemm.host.blocked", "gemm.host:GemmHostBlocked"),
-            EngineSlot(2, "gemm.sm90.gemv", "gemm.stream:GemmSm90Gemv"),
-            EngineSlot(3, "gemm.sm90.skinny", "gemm.stream:GemmSm90Skinny"),
+            EngineSlot(2, "gemm.sm90.gemv", "gemm.gemv:GemmSm90Gemv"),
+            # 3 was an engine that is gone.
             EngineSlot(4, "gemm.sm90.any_stride", "gemm.any_stride:GemmSm90AnyStride", opt_in=True),
         ),
     ),

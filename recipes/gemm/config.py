@@ -181,22 +181,27 @@ class GemmConfig(Schedule):
                     yield config
 
 
-class StreamSchedule(Schedule):
-    """Of the kernels that stream B: rows and columns of a warp, the warps that share them along K,
-    and the steps of K whose loads are in flight.
+@dataclass(frozen=True, slots=True)
+class GemvConfig(Schedule):
+    """A schedule of ``gemm.sm90.gemv``: rows and columns of a warp, the warps that share them along
+    K, and the steps of K whose loads are in flight.
 
     Attributes:
         MENU: the values of each field.
     """
 
-    __slots__ = ()
+    rows: int
+    columns: int
+    k_warps: int
+    unroll: int
+
     KNOBS: ClassVar[tuple[knob_type, ...]] = (
         knob_type.TILE_ROWS,
         knob_type.TILE_COLS,
         knob_type.SPLIT_K_SLC,
         knob_type.STAGES,
     )
-    MENU: ClassVar[tuple[tuple[int, ...], ...]]
+    MENU: ClassVar[tuple[tuple[int, ...], ...]] = ((1, 2, 4), (1, 2, 4), (1, 2, 4, 8), (1, 2, 4))
 
     def why_not(self) -> str | None:
         for (knob, value), menu in zip(self.to_public().items(), self.MENU, strict=True):
@@ -207,48 +212,12 @@ class StreamSchedule(Schedule):
     @property
     def is_measured(self) -> bool:
         """Whether `tune` measures it; others can be asked for by knobs."""
-        raise NotImplementedError
-
-    @classmethod
-    def measured(cls) -> list[Self]:
-        every = (cls(*values) for values in itertools.product(*cls.MENU))
-        return [each for each in every if each.is_measured]
-
-
-@dataclass(frozen=True, slots=True)
-class GemvConfig(StreamSchedule):
-    """A schedule of ``gemm.sm90.gemv``."""
-
-    rows: int
-    columns: int
-    k_warps: int
-    unroll: int
-
-    MENU: ClassVar[tuple[tuple[int, ...], ...]] = ((1, 2, 4), (1, 2, 4), (1, 2, 4, 8), (1, 2, 4))
-
-    @property
-    def is_measured(self) -> bool:
         return 2 <= self.columns * self.unroll <= 8  # loads of B in flight per lane
 
-
-@dataclass(frozen=True, slots=True)
-class SkinnyConfig(StreamSchedule):
-    """A schedule of ``gemm.sm90.skinny``."""
-
-    tile_rows: int
-    tile_columns: int
-    k_warps: int
-    unroll: int
-
-    MENU: ClassVar[tuple[tuple[int, ...], ...]] = (
-        (8, 16, 32, 64), (16, 32), (1, 2, 4, 8), (1, 2, 4),
-    )  # fmt: skip
-
-    @property
-    def is_measured(self) -> bool:
-        # One warp alone per group of columns leaves most SMs without work at N of some thousands,
-        # and more loads in flight than 20 leave too few registers.
-        return self.k_warps > 1 and self.unroll * (self.tile_rows + self.tile_columns) // 8 <= 20
+    @classmethod
+    def measured(cls) -> list[GemvConfig]:
+        every = (cls(*values) for values in itertools.product(*cls.MENU))
+        return [each for each in every if each.is_measured]
 
 
 def _x(extents: tuple[int, ...]) -> str:

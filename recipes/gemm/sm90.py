@@ -121,16 +121,7 @@ def _add_tma_branch(
         *(tma.guard(operand, axis) for operand, axis in tma.matrices(facts, axes)),
         *output_guards,
     )
-    params = lowering.matmul_params(facts, parts) | {
-        "promote": facts.a.dtype in FP8_DTYPES,
-        "a_major": layout[0],
-        "b_major": layout[1],
-        "tile": [config.tile_m, config.tile_n, config.tile_k],
-        "cluster": [config.cluster_m, config.cluster_n, config.cluster_k],
-        "a_box": _a_box(facts, config),
-        "split_k": config.split_buf == 1,
-        "store": store,
-    }
+    params = tma_params(facts, config, parts, layout, store)
     kernel = builder.kernel(kernel_spec(TMA_TEMPLATE, params, target))
     head: list[Json] = [{"arg": "launch"}, {"arg": "int", "value": ["attr", "sm_count"]}]
     operands = parts.operands
@@ -147,13 +138,29 @@ def _add_tma_branch(
     builder.add(f"{name}{variant.name}", guard, workspace, steps)
 
 
-def _a_box(facts: GemmFacts, config: GemmConfig) -> int:
+def tma_params(
+    facts: GemmFacts, config: GemmConfig, parts: KernelParts, layout: tuple[str, str], store: str
+) -> Json:
+    """Of the template: ``layout`` is the majors of A and B, ``store`` is tma or direct."""
+    return lowering.matmul_params(facts, parts) | {
+        "promote": facts.a.dtype in FP8_DTYPES,
+        "a_major": layout[0],
+        "b_major": layout[1],
+        "tile": list(config.tile),
+        "cluster": [config.cluster_m, config.cluster_n, config.cluster_k],
+        "a_box": _a_box(facts, config, layout[0]),
+        "split_k": config.split_buf == 1,
+        "store": store,
+    }
+
+
+def _a_box(facts: GemmFacts, config: GemmConfig, a_major: str) -> int:
     """Rows of A that a load brings: fewer than the tile's where the matrix may not have those, as
     rows outside of it take longer than others.
     """
     is_whole = lowering.is_multiple(facts.m, config.tile_m, facts.symbols)
     is_long = bounds(facts.m, facts.symbols)[1] > FEW_ROWS
-    if is_whole or is_long or config.cluster_n > 1 or tma.unit_axes(facts)[0] != -1:
+    if is_whole or is_long or config.cluster_n > 1 or a_major != "k":
         return config.tile_m
     return A_BOX
 

@@ -42,7 +42,7 @@ def graph_of(reader, name):
 
 def branch_of(config) -> str:
     if not isinstance(config, GemmConfig):
-        return "stream"
+        return "gemv"
     return "split_k" if config.splits > 1 else "tma"
 
 

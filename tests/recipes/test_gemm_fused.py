@@ -300,7 +300,7 @@ def test_a_gated_ffn_of_two_fp8_types_is_one_plan(opted_in):
 
 
 def test_engines_without_accumulators_or_folds_say_so(opted_in):
-    engines = ("gemm.sm90.persistent", "gemm.sm90.gemv", "gemm.sm90.skinny")
+    engines = ("gemm.sm90.persistent", "gemm.sm90.gemv")
     for graph, reason, without in (
         (gemm_graphs.gated("g", 8, 512, 256), "2 matmuls of one A, want at most 1", engines[1:]),
         (

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from table_model import declared
 
+import cudnn_aot as cudnn
 from cudnn_aot import _native
 from cudnn_aot.cache import source
 from cudnn_aot.cache.canonical import canonical_bytes
@@ -23,19 +24,21 @@ from cudnn_aot.compiler.target.target import load_target
 from cudnn_aot.errors import UsageError, cudnnGraphNotSupportedError
 from cudnn_aot.recipes.gemm import lowering
 from cudnn_aot.recipes.gemm.config import (
+    CLUSTER_SPLITS,
     MAX_SPLITS,
     SM90_CLUSTERS,
     SM90_TILES,
     GemmConfig,
+    tile_class,
 )
+from cudnn_aot.recipes.gemm.gemv import GemmSm90Gemv
 from cudnn_aot.recipes.gemm.heuristics import RANGE_ENDS, best_sm90
 from cudnn_aot.recipes.gemm.kernels import sm90 as kernel
-from cudnn_aot.recipes.gemm.sm90 import GemmSm90Persistent
-from cudnn_aot.recipes.gemm.stream import GemmSm90Gemv, GemmSm90Skinny
+from cudnn_aot.recipes.gemm.sm90 import FEW_ROWS, GemmSm90Persistent, tma_params
 
 H200 = load_target("h200")
 ENGINE = 20_000
-ENGINES = {20_000: GemmSm90Persistent(), 20_002: GemmSm90Gemv(), 20_003: GemmSm90Skinny()}
+ENGINES = {20_000: GemmSm90Persistent(), 20_002: GemmSm90Gemv()}
 
 
 def listed(graph) -> PlanList:
@@ -256,35 +259,48 @@ def test_rows_outside_the_domain_are_refused_by_name_and_range():
 
 # --- the domain of schedules ---------------------------------------------------------------------
 
-DOMAIN = [
-    GemmConfig(*tile, *cluster, splits)
-    for tile in SM90_TILES[2]
-    for cluster in SM90_CLUSTERS
-    for splits in (1, 2, 7, MAX_SPLITS)
-]
+# Not at all, in a cluster, through a workspace in a number that divides nothing, and in the most.
+SPLITS = ((1, 0), (2, 0), (4, 0), (2, 1), (7, 1), (MAX_SPLITS, 1))
+
+
+def every_config(tile) -> list[GemmConfig]:
+    """Of a tile every schedule that the kernel has of 16-bit elements."""
+    made = (
+        GemmConfig(*tile, *cluster, *split)
+        for cluster, split in itertools.product(SM90_CLUSTERS, SPLITS)
+    )
+    return [each for each in made if each.why_not() is None and each.why_not_for(2, 1) is None]
 
 
 def test_the_domain_is_what_the_kernel_is_written_for():
+    """A schedule is refused exactly where the kernel refuses the parameters that it gets."""
     assert {8 * width: tiles for width, tiles in SM90_TILES.items()} == kernel.TILES
-    assert all(config.why_not() is None for config in DOMAIN)
-    bare = {"inputs": [], "nodes": [], "outputs": [{"value": 0, "dtype": "FLOAT"}]}
-    tiles = itertools.chain(*SM90_TILES.values())
-    types = {2: "HALF", 1: "FP8_E5M2"}
-    for tile, (size, dtype), products, split in itertools.product(
-        tiles, types.items(), (1, 2), (False, True)
+    dt = cudnn.data_type
+    tiles = tuple(itertools.chain(*SM90_TILES.values(), [(192, 128, 64), (64, 48, 64)]))
+    clusters = (*SM90_CLUSTERS, (2, 2), (4, 1))
+    splits = (*SPLITS, (3, 0), (8, 0))
+    known = set()
+    for make, io in itertools.product(
+        (gemm_graphs.plain, gemm_graphs.gated), (dt.HALF, dt.FP8_E5M2)
     ):
-        params = {
-            "a_dtype": dtype, "b_dtype": dtype, "products": products, "promote": size == 1,
-            "a_major": "k", "b_major": "k", "tile": list(tile), "cluster": [1, 1],
-            "split_k": split, "store": "tma", "epilogue": bare,
-        }  # fmt: skip
-        config = GemmConfig(*tile, 1, 1, 2 if split else 1)
-        if config.why_not_for(size, products) is None:
-            assert kernel.Config.parse(params).stages >= 4  # enough to hide a load
-        else:
-            with pytest.raises(ValueError, match="tile: got|split_k: got True"):
-                kernel.Config.parse(params)
-    assert len(set(DOMAIN)) == len(DOMAIN)
+        for rows in (300, 30):  # whose A comes in loads of a tile's rows, and of 16
+            facts = listed(make("g", rows, 512, 4096, io=io)).facts
+            (variant,) = lowering.variants(facts)
+            parts = lowering.kernel_parts(facts, variant)
+            for tile, cluster, split in itertools.product(tiles, clusters, splits):
+                config = GemmConfig(*tile, *cluster, *split)
+                params = tma_params(facts, config, parts, ("k", "k"), "tma")
+                ours = config.why_not() or config.why_not_for(*tile_class(facts))
+                try:
+                    theirs = None
+                    parsed = kernel.Config.parse(params)
+                except ValueError as error:
+                    theirs = str(error)
+                assert (ours is None) is (theirs is None), (config, ours, theirs)
+                if theirs is None:
+                    known.add((tile_class(facts), config))
+                    assert parsed.a_box == (16 if rows == 30 and cluster[1] == 1 else tile[0])
+    assert {each for each, _ in known} == set(itertools.product((2, 1), (1, 2)))
 
 
 @pytest.fixture(scope="module")
@@ -292,32 +308,90 @@ def any_m() -> PlanList:
     return listed(gemm_graphs.chain("g", "M", 512, 1024, "gelu", symbols=rows("M", 0, 4096)))
 
 
-@pytest.mark.parametrize("config", DOMAIN, ids=lambda c: f"{c.tile_m}x{c.tile_n}x{c.tile_k}"
-                         f"_{c.cluster_m}{c.cluster_n}_{c.splits}")  # fmt: skip
-def test_every_config_lowers_and_names_itself(any_m, config):
+@pytest.mark.parametrize("tile", SM90_TILES[2], ids=lambda tile: "x".join(map(str, tile)))
+def test_every_config_lowers_and_names_itself(any_m, tile):
     """A schedule changes kernels, steps and workspace; operands, checks and symbols never."""
-    index = any_m.append(ENGINE, config.to_public())
-    planned = any_m.lower(index)
-    assert planned.knobs == {knob.name: value for knob, value in config.to_public().items()}
-    plan = _native.Plan(json.loads(json.dumps(planned.table)))
-    assert plan.workspace_bytes(None) == any_m.workspace_bytes(index)
-    assert (plan.workspace_bytes(None) > 0) is (config.splits > 1)
-    (tma,) = [spec.params for spec in planned.kernels if "tile" in spec.params]
-    assert tuple(tma["tile"]) == (config.tile_m, config.tile_n, config.tile_k)
-    assert tuple(tma["cluster"]) == (config.cluster_m, config.cluster_n)
-    assert tma["split_k"] is (config.splits > 1)
-    base = any_m.lower(len(any_m.entries) - 1 if index == 0 else 0).table
-    for part in ("operands", "checks", "symbols", "device", "version"):
-        assert planned.table[part] == base[part]
+    base = any_m.lower(0).table
+    configs = every_config(tile)
+    assert len(configs) >= len(SM90_CLUSTERS) * 4
+    for config in configs:
+        index = any_m.append(ENGINE, config.to_public())
+        planned = any_m.lower(index)
+        assert planned.knobs == {knob.name: value for knob, value in config.to_public().items()}
+        plan = _native.Plan(json.loads(json.dumps(planned.table)))
+        assert plan.workspace_bytes(None) == any_m.workspace_bytes(index)
+        assert (plan.workspace_bytes(None) > 0) is (config.split_buf == 1)
+        (tma,) = [spec.params for spec in planned.kernels if "tile" in spec.params]
+        assert tuple(tma["tile"]) == config.tile
+        assert tuple(tma["cluster"]) == (config.cluster_m, config.cluster_n, config.cluster_k)
+        assert config.cluster_k == (1 if config.split_buf else config.splits)
+        assert tma["split_k"] is (config.split_buf == 1)
+        for part in ("operands", "checks", "symbols", "device", "version"):
+            assert planned.table[part] == base[part]
 
 
-def test_the_number_of_splits_shares_a_kernel(any_m):
+def test_the_number_of_splits_through_a_workspace_shares_a_kernel(any_m):
     """It is an argument: plans that differ in it alone compile nothing twice."""
-    specs = {
-        splits: any_m.lower(any_m.append(ENGINE, GemmConfig(64, 128, 64, 1, 1, splits).to_public()))
-        for splits in (2, 7, 64)
-    }
-    assert len({planned.kernels for planned in specs.values()}) == 1
+
+    def kernels(splits, buffer):
+        config = GemmConfig(64, 128, 64, 1, 1, splits, buffer)
+        return any_m.lower(any_m.append(ENGINE, config.to_public())).kernels
+
+    assert kernels(2, 1) == kernels(7, 1) == kernels(64, 1)
+    assert len({kernels(*split) for split in SPLITS}) == 4  # those of a cluster have their own
+
+
+@pytest.mark.parametrize(
+    ("tile_m", "make", "a_box"),
+    [
+        (64, lambda: gemm_graphs.plain("g", 17, 512, 1024), 16),
+        (64, lambda: gemm_graphs.plain("g", 1, 512, 1024), 16),
+        (128, lambda: gemm_graphs.plain("g", 64, 512, 1024), 16),
+        (64, lambda: gemm_graphs.plain("g", "M", 512, 1024, symbols=rows("M", 1, 64)), 16),
+        (64, lambda: gemm_graphs.plain("g", "M", 512, 1024, symbols=rows("M", 0, FEW_ROWS)), 16),
+        # Whole tiles, for every value of the symbol.
+        (64, lambda: gemm_graphs.plain("g", 64, 512, 1024), 64),
+        (128, lambda: gemm_graphs.plain("g", 128, 512, 1024), 128),
+        (64, lambda: gemm_graphs.plain("g", "64*S", 512, 1024, symbols=rows("S", 1, 2)), 64),
+        # Long: of most tiles all rows are there.
+        (64, lambda: gemm_graphs.plain("g", FEW_ROWS + 1, 512, 1024), 64),
+        (128, lambda: gemm_graphs.plain("g", "M", 512, 1024, symbols=rows("M", 1, 4096)), 128),
+        # A along M has no box of fewer rows.
+        (64, lambda: gemm_graphs.other_majors("g", 24, 512, 1024, True, True), 64),
+    ],
+)
+def test_few_rows_of_a_are_loaded_in_boxes_of_16(tile_m, make, a_box):
+    plans = listed(make())
+    for cluster, split in itertools.product(SM90_CLUSTERS, ((1, 0), (2, 0), (3, 1))):
+        config = GemmConfig(tile_m, 64, 64, *cluster, *split)
+        if config.why_not():
+            continue
+        kernels = plans.lower(plans.append(ENGINE, config.to_public())).kernels
+        (tma,) = [spec.params for spec in kernels if "tile" in spec.params]
+        # Of A that two blocks share, each loads half of the tile's rows.
+        assert tma["a_box"] == (tile_m if cluster[1] > 1 else a_box)
+
+
+@pytest.mark.parametrize("splits", CLUSTER_SPLITS)
+def test_a_k_of_fewer_tiles_than_blocks_that_split_it_goes_to_the_branch_for_any_strides(splits):
+    """Each block of a cluster has work; through a workspace K is split in fewer."""
+    symbols = rows("K", 8, 4096, multiple_of=8)
+    plans = listed(gemm_graphs.plain("g", 64, 512, "K", symbols=symbols))
+    tile = (64, 64, 64)
+
+    def branch(config, k):
+        table = plans.lower(plans.append(ENGINE, config.to_public())).table
+        return declared(table, {"K": k}).branch(table)
+
+    in_cluster = GemmConfig(*tile, 1, 1, splits)
+    last_too_short = (splits - 1) * 64
+    for k in (8, last_too_short):
+        assert branch(in_cluster, k) == "any_stride"
+    for k in (last_too_short + 8, splits * 64, 4096):
+        assert branch(in_cluster, k) == "tma"
+    for k in (8, last_too_short, 4096):
+        assert branch(GemmConfig(*tile, 1, 1, 1), k) == "tma"
+        assert branch(GemmConfig(*tile, 1, 1, splits, 1), k) == "split_k"
 
 
 @pytest.mark.parametrize(
@@ -328,6 +402,27 @@ def test_the_number_of_splits_shares_a_kernel(any_m):
         ({"TILE_CGA_M": 2, "TILE_CGA_N": 2}, cudnnGraphNotSupportedError, "cluster 2x2 is not"),
         ({"SPLIT_K_SLC": 0}, cudnnGraphNotSupportedError, r"0 splits of K, want 1\.\.64"),
         ({"SPLIT_K_SLC": 65}, cudnnGraphNotSupportedError, r"65 splits of K, want 1\.\.64"),
+        (
+            {"SPLIT_K_BUF": 1},
+            cudnnGraphNotSupportedError,
+            "SPLIT_K_BUF is 1 and nothing is split",
+        ),
+        ({"SPLIT_K_BUF": 2}, cudnnGraphNotSupportedError, "SPLIT_K_BUF is 2, want 0 or 1"),
+        (
+            {"SPLIT_K_SLC": 3},
+            cudnnGraphNotSupportedError,
+            "3 splits of K in a cluster, want 2 or 4, or SPLIT_K_BUF 1",
+        ),
+        (
+            {"SPLIT_K_SLC": 2, "TILE_CGA_M": 2},
+            cudnnGraphNotSupportedError,
+            "a cluster splits K or shares operands, not both: want TILE_CGA_M and _N 1",
+        ),
+        (
+            {"SPLIT_K_SLC": 4, "TILE_N": 96},
+            cudnnGraphNotSupportedError,
+            "TILE_N is 96, want a multiple of 16 per block",
+        ),
         ({"STAGES": 4}, cudnnGraphNotSupportedError, "it has no knob STAGES"),
         ({"TILE_N": None}, cudnnGraphNotSupportedError, "knob TILE_N is missing"),
         ({"TILE_M": 64.0}, UsageError, "knob TILE_M: got 64.0, want an integer"),

@@ -69,7 +69,7 @@ def every_op() -> dict:
 
 def params(
     tile,
-    cluster=(1, 1),
+    cluster=(1, 1, 1),
     split_k=False,
     store="tma",
     majors="kk",
@@ -78,6 +78,7 @@ def params(
     b=None,
     products=1,
     promote=None,
+    a_box=None,
 ):
     return {
         "a_dtype": ab,
@@ -88,6 +89,7 @@ def params(
         "b_major": majors[1],
         "tile": list(tile),
         "cluster": list(cluster),
+        "a_box": a_box or tile[0],
         "split_k": split_k,
         "store": store,
         "epilogue": e,
@@ -95,30 +97,15 @@ def params(
 
 
 def menu() -> dict[str, dict]:
-    """Every tile in both forms and stores, every cluster, every pair of majors, all dtypes."""
+    """Every tile once, the forms spread over them: each cluster, split, store, load of A, pair of
+    majors and dtype is there, and those that meet in registers or shared memory are together.
+    """
     rows = {}
-    for tile in sm90.TILES[16]:
-        name = "x".join(map(str, tile))
-        rows[name] = params(tile)
-        rows[f"{name}_split_direct"] = params(tile, split_k=True, store="direct")
-    for cluster in ((2, 1), (1, 2)):
-        rows[f"cluster{cluster[0]}{cluster[1]}"] = params((128, 256, 64), cluster)
-    rows["cluster21_split"] = params((128, 128, 64), (2, 1), split_k=True)
-    for majors in ("mk", "kn", "mn"):
-        rows[f"major_{majors}"] = params((128, 256, 64), (2, 1), majors=majors)
-    rows["half"] = params((128, 128, 64), (1, 2), ab="HALF")
-    rows["chain"] = params((128, 256, 64), (2, 1), e=CHAIN)
-    rows["chain_split"] = params((64, 128, 64), split_k=True, e=CHAIN)
-    fp8 = {"ab": "FP8_E4M3"}
-    rows["fp8"] = params((128, 256, 128), (2, 1), **fp8)
-    rows["fp8_fast"] = params((128, 256, 128), promote=False, **fp8)
-    rows["fp8_rows64"] = params((64, 256, 128), (1, 2), **fp8)
-    rows["fp8_mixed_split_direct"] = params(
-        (64, 64, 128), split_k=True, store="direct", b="FP8_E5M2", **fp8
-    )
-    rows["fp8_bytes"] = params((128, 128, 128), e=BYTES, **fp8)
-    rows["gated"] = params((128, 128, 64), (2, 1), majors="kn", e=SWIGLU, products=2)
-    rows["gated_fp8"] = params((128, 128, 128), (2, 1), e=SWIGLU_FP8, products=2, **fp8)
+    for size, forms in FORMS.items():
+        for (tile_m, tile_n), (name, fields) in forms.items():
+            tile = (tile_m, tile_n, 128 // size)
+            label = "_".join(["x".join(map(str, tile)), *([name] if name else [])])
+            rows[label] = params(tile, **({"ab": "FP8_E4M3"} if size == 1 else {}) | fields)
     return rows
 
 
@@ -154,6 +141,63 @@ NARROW = {
         for value, dtype in ((3, "FP8_E4M3"), (2, "FP8_E5M2"), (3, "INT8"), (0, "BFLOAT16"))
     ],
 }
+
+
+PAIR_B, PAIR_A = {"cluster": (2, 1, 1)}, {"cluster": (1, 2, 1)}  # what two blocks share
+HALVES, QUARTERS = {"cluster": (1, 1, 2)}, {"cluster": (1, 1, 4)}  # of K
+FEW = {"a_box": 16}
+SPLIT, DIRECT = {"split_k": True}, {"store": "direct"}
+# By the bytes of an element and a tile's rows and columns: a name, and what is not as usual.
+FORMS: dict[int, dict[tuple[int, int], tuple[str, dict]]] = {
+    2: {
+        (128, 256): ("chain", {**PAIR_B, "e": CHAIN}),
+        (128, 224): ("mn", {**PAIR_A, "majors": "mn"}),
+        (128, 192): ("split_direct", SPLIT | DIRECT),
+        (128, 160): ("halves", {**HALVES, "ab": "HALF"}),
+        (128, 128): ("gated", {**PAIR_B, "majors": "kn", "e": SWIGLU, "products": 2}),
+        (128, 96): ("few_gated", {**FEW, "e": SWIGLU, "products": 2}),
+        (128, 64): ("few_quarters_chain", {**FEW, **QUARTERS, "e": CHAIN}),
+        (128, 32): ("mk", {**PAIR_B, "majors": "mk"}),
+        (64, 256): ("few_quarters", FEW | QUARTERS),
+        (64, 224): ("half", {**PAIR_A, "ab": "HALF"}),
+        (64, 192): ("quarters_direct", {**QUARTERS, **DIRECT, "majors": "mn"}),
+        (64, 160): ("gated_direct", {**DIRECT, "e": SWIGLU, "products": 2}),
+        (64, 128): ("split_chain", {**SPLIT, "e": CHAIN}),
+        (64, 96): ("few_pair", FEW | PAIR_B),
+        (64, 64): ("", {}),
+        (64, 32): ("few_halves", FEW | HALVES | DIRECT),
+    },
+    1: {
+        (128, 256): ("", PAIR_B),
+        (128, 224): ("fast", {**PAIR_A, "promote": False}),
+        (128, 192): ("bytes", {"e": BYTES}),
+        (128, 160): ("halves", HALVES),
+        (128, 128): ("gated", {**PAIR_B, "e": SWIGLU_FP8, "products": 2}),
+        (128, 96): ("split", {**SPLIT, "b": "FP8_E5M2"}),
+        (128, 64): ("few_quarters", FEW | QUARTERS),
+        (128, 32): ("direct", {**DIRECT, "ab": "FP8_E5M2"}),
+        (64, 256): ("", PAIR_A),
+        (64, 224): ("few_halves", {**FEW, **HALVES, "b": "FP8_E5M2"}),
+        (64, 192): ("quarters_bytes", {**QUARTERS, "e": BYTES}),
+        (64, 160): ("few_split", FEW | SPLIT),
+        (64, 128): ("few_gated", {**FEW, "e": SWIGLU_FP8, "products": 2}),
+        (64, 96): ("halves_direct", HALVES | DIRECT),
+        (64, 64): ("split_direct", {**SPLIT, **DIRECT, "b": "FP8_E5M2"}),
+        (64, 32): ("few", FEW),
+    },
+}
+
+
+def test_every_tile_has_a_form():
+    assert {
+        8 * size: tuple((m, n, 128 // size) for m, n in forms) for size, forms in FORMS.items()
+    } == sm90.TILES
+    values = {}
+    for row in menu().values():
+        for name, value in row.items():
+            values.setdefault(name, set()).add(str(value))
+    assert values["cluster"] == {str(list(cluster)) for cluster in sm90.CLUSTERS}
+    assert values["a_box"] == set(map(str, sm90.A_BOXES))
 
 
 def every_fold() -> dict:
@@ -228,15 +272,6 @@ FOLD = {
     "fold_norm2": {"mode": "NORM2", "dtype": "FLOAT"},
     "fold_max": {"mode": "MAX", "dtype": "HALF"},
 }
-SKINNY = {
-    name: {"ab_dtype": "BFLOAT16", "row_tiles": r, "column_tiles": c, "k_warps": k, "unroll": u,
-           "epilogue": e}
-    for name, (r, c, k, u, e) in {
-        "skinny": (1, 1, 8, 4, BARE),
-        "skinny_large": (8, 2, 4, 1, BARE),
-        "skinny_chain": (8, 1, 8, 2, CHAIN),
-    }.items()
-}  # fmt: skip
 GEMV = {
     name: {"ab_dtype": "HALF", "rows": r, "columns": c, "k_warps": k, "unroll": u, "epilogue": e}
     for name, (r, c, k, u, e) in {
@@ -248,7 +283,6 @@ TEMPLATES = {
     "sm90:matmul": menu(),
     "simt:matmul": SIMT,
     "fold:fold": FOLD,
-    "skinny:matmul": SKINNY,
     "gemv:matmul": GEMV,
 }
 # Compiled by both processes: the bytes may not depend on which.
@@ -332,7 +366,25 @@ def test_bytes_do_not_depend_on_the_process(compiled):
     ("change", "message"),
     [
         ({"tile": [96, 128, 64]}, "tile: got (96, 128, 64), want one of (128, 256, 64)"),
-        ({"cluster": [4, 1]}, "cluster: got (4, 1), want one of (1, 1), (2, 1), (1, 2)"),
+        ({"cluster": [2, 1]}, "cluster: got (2, 1), want one of (1, 1, 1), (2, 1, 1), (1, 2, 1)"),
+        ({"cluster": [2, 1, 2]}, "cluster: got (2, 1, 2), want one of (1, 1, 1), (2, 1, 1)"),
+        ({"cluster": [1, 1, 2]}, "tile: got (128, 256, 64), of which 2 stages fit, want at least"),
+        (
+            {"cluster": [1, 1, 4], "tile": (64, 96, 64), "a_box": 64},
+            "tile: got (64, 96, 64), of which a block of 4 finishes 24 columns, want a multiple of",
+        ),
+        (
+            {"cluster": [1, 1, 2], "tile": (64, 96, 64), "a_box": 64, "split_k": True},
+            "split_k: got True with cluster (1, 1, 2), want one way to split K",
+        ),
+        (
+            {"cluster": [1, 1, 2], "tile": (64, 64, 64), "a_box": 64, "products": 2},
+            "products: got 2 with K split, want 1",
+        ),
+        ({"a_box": 32}, "a_box: got 32, want one of 16, 64, 128"),
+        ({"a_box": 64}, "a_box: got 64 for tile (128, 256, 64), want the tile's rows"),
+        ({"a_box": 16, "a_major": "m"}, "a_box: got 16 for tile (128, 256, 64), want the tile's"),
+        ({"a_box": 16, "cluster": [1, 2, 1]}, "a_box: got 16 for tile (128, 256, 64), want the"),
         ({"a_dtype": "FLOAT"}, "a_dtype: got 'FLOAT', want one of BFLOAT16, HALF, FP8_E4M3, FP8"),
         ({"b_dtype": "HALF"}, "b_dtype: got 'HALF', want one of BFLOAT16"),
         ({"a_major": "n"}, "a_major: got 'n', want one of k, m"),

@@ -121,7 +121,7 @@ def test_8_bit_outputs_are_stored_by_tma_where_their_rows_allow():
 def test_what_tensor_cores_take_here_is_said(types, reason):
     with pytest.raises(cudnnGraphNotSupportedError) as declined:
         plan_graph(typed(*types), H200)
-    for engine in ("persistent", "gemv", "skinny"):
+    for engine in ("persistent", "gemv"):
         assert f"gemm.sm90.{engine}: {reason}" in str(declined.value)
 
 

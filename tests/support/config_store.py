@@ -26,14 +26,8 @@ from cudnn_aot.compiler.planning.knobs import plan_name
 from cudnn_aot.compiler.planning.plan_list import PlanList
 from cudnn_aot.compiler.planning.planned import Planned
 from cudnn_aot.compiler.target.target import load_target
-from cudnn_aot.recipes.gemm.config import (
-    SM90_CLUSTERS,
-    SM90_TILES,
-    GemmConfig,
-    GemvConfig,
-    SkinnyConfig,
-)
-from cudnn_aot.recipes.gemm.heuristics import SM90_GEMV, SM90_SKINNY
+from cudnn_aot.recipes.gemm.config import SM90_CLUSTERS, SM90_TILES, GemmConfig, GemvConfig
+from cudnn_aot.recipes.gemm.heuristics import SM90_GEMV
 
 TARGET = "h200"
 ENGINE = 20_000
@@ -70,23 +64,19 @@ def configs(
     return [config for config in every if config.why_not_for(element_bytes, products) is None]
 
 
-def streams() -> list[GemvConfig | SkinnyConfig]:
-    """Of the engines for few rows each value of every knob, with and without warps that share K."""
-    gemvs = ((1, 2, 1, 4), (1, 1, 8, 4), (2, 2, 4, 2), (4, 1, 2, 2), (4, 4, 8, 2), (2, 4, 1, 1))
-    skinnies = (
-        (8, 16, 8, 4), (16, 16, 8, 4), (32, 16, 4, 2), (64, 16, 8, 2), (64, 32, 2, 1),
-        (8, 32, 1, 1), (16, 32, 2, 2), (8, 16, 4, 1),
-    )  # fmt: skip
-    return [*(GemvConfig(*each) for each in gemvs), *(SkinnyConfig(*each) for each in skinnies)]
+def gemvs() -> list[GemvConfig]:
+    """Of the engine for few rows each value of every knob, with and without warps that share K."""
+    every = ((1, 2, 1, 4), (1, 1, 8, 4), (2, 2, 4, 2), (4, 1, 2, 2), (4, 4, 8, 2), (2, 4, 1, 1))
+    return [GemvConfig(*each) for each in every]
 
 
 def every(splits: tuple[int, ...] = SPLITS) -> list[tuple[str, int, Any]]:
     """The graph's name, engine and schedule of each plan."""
-    ids = {GemmConfig: ENGINE, GemvConfig: SM90_GEMV, SkinnyConfig: SM90_SKINNY}
+    ids = {GemmConfig: ENGINE, GemvConfig: SM90_GEMV}
     plans = [
         (name, config) for name, tiles in TILE_CLASSES.items() for config in configs(splits, *tiles)
     ]
-    plans += [("chain", config) for config in streams()]
+    plans += [("chain", config) for config in gemvs()]
     return [(name, ids[type(config)], config) for name, config in plans]
 
 

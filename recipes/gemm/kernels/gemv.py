@@ -24,18 +24,24 @@ takes 22 KB in flight at 600 ns; 4 rows of bf16 cost 64 + 32 instructions per la
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32
+from cutlass import Float32, Int32, Int64
+from cutlass.base_dsl.enums import AddressSpace
+from cutlass.cute.runtime import make_fake_stream
 from cutlass.memory import SmemAllocator
 
 from cudnn_aot.recipes.gemm.kernels import epilogue as device_epilogue
-from cudnn_aot.recipes.gemm.kernels import stream
-from cudnn_aot.recipes.gemm.kernels.stream import THREADS, VECTOR, WARP, WARPS, template
+from cudnn_aot.recipes.gemm.kernels import operands
 from cudnn_aot.recipes.trace.template import KernelTemplate
+
+WARP = 32
+WARPS = 8
+THREADS = WARP * WARPS
+VECTOR = 8  # elements of a 16-byte load
 
 MENU = {"rows": (1, 2, 4), "columns": (1, 2, 4), "k_warps": (1, 2, 4, 8), "unroll": (1, 2, 4)}
 
@@ -46,7 +52,6 @@ class Gemv:
     def __init__(
         self,
         epilogue: Mapping[str, Any],
-        dtype: type,
         rows: int,
         columns: int,
         k_warps: int,
@@ -86,8 +91,8 @@ class Gemv:
         batch = rest // cute.ceil_div(m, self.rows)
         row0 = (rest - batch * cute.ceil_div(m, self.rows)) * self.rows
 
-        a_rows = stream.starts(a, [row0 + r for r in range(self.rows)], batch)
-        b_rows = stream.starts(b, [column0 + c for c in range(self.columns)], batch)
+        a_rows = starts(a, [row0 + r for r in range(self.rows)], batch)
+        b_rows = starts(b, [column0 + c for c in range(self.columns)], batch)
         sums = cute.make_rmem_tensor((self.rows * self.columns,), Float32)
         sums.fill(0.0)
         step = WARP * VECTOR * self.k_warps
@@ -141,8 +146,8 @@ class Gemv:
     ):
         """Add the products of ``steps`` steps of K from ``k0`` on."""
         step = WARP * VECTOR * self.k_warps
-        ys = [stream.load(b, b_rows, k0 + i * step) for i in range(steps)]
-        xs = [stream.load(a, a_rows, k0 + i * step) for i in range(steps)]
+        ys = [load(b, b_rows, k0 + i * step) for i in range(steps)]
+        xs = [load(a, a_rows, k0 + i * step) for i in range(steps)]
         for i in cutlass.range_constexpr(steps):
             wide_y = [y.load().to(Float32) for y in ys[i]]
             for r in cutlass.range_constexpr(self.rows):
@@ -154,8 +159,41 @@ class Gemv:
                     sums[r * self.columns + c] = total
 
 
+def starts(t: cute.Tensor, rows: Sequence[Int32], batch: Int32) -> list[Int64]:
+    """Offsets of rows of an operand; those past the end are its last, whose sums nobody stores."""
+    base = cutlass.min(batch, t.shape[2] - 1).to(Int64) * t.stride[2]
+    last = t.shape[0] - 1
+    return [base + cutlass.min(row, last).to(Int64) * t.stride[0] for row in rows]
+
+
+def load(t: cute.Tensor, rows: Sequence[Int64], k0: Int32) -> list[cute.Tensor]:
+    """16 bytes from ``k0`` on of each row."""
+    loaded = []
+    for start in rows:
+        pointer = (t.iterator + (start + k0.to(Int64))).align(16)
+        to = cute.make_rmem_tensor((VECTOR,), t.element_type)
+        cute.autovec_copy(cute.make_tensor(pointer, cute.make_layout(VECTOR)), to)
+        loaded.append(to)
+    return loaded
+
+
 def matmul(params: Mapping[str, Any]) -> KernelTemplate:
     """Template ``gemm.kernels.gemv:matmul``; params ``ab_dtype``, ``rows``, ``columns``,
     ``k_warps``, ``unroll`` and ``epilogue``.
+
+    Raises:
+        ValueError: a parameter is off the menu.
     """
-    return template(Gemv, MENU, params)
+    for name, values in MENU.items():
+        if params[name] not in values:
+            wanted = ", ".join(map(str, values))
+            raise ValueError(f"{name}: got {params[name]!r}, want one of {wanted}")
+    epilogue, dtype = params["epilogue"], operands.named_dtype(params["ab_dtype"])
+    space, extents = AddressSpace.gmem, operands.Extents()
+    a = operands.tma_stride(dtype, (extents.m, extents.k, cute.sym_int()), 1)
+    b = operands.tma_stride(dtype, (extents.n, extents.k, cute.sym_int()), 1)
+    aux = operands.epilogue_inputs(epilogue, extents, space)
+    outs = operands.epilogue_outputs(epilogue, extents, space, tma=False)
+    stream = make_fake_stream(use_tvm_ffi_env_stream=True)
+    kernel = Gemv(epilogue, **{name: params[name] for name in MENU})
+    return KernelTemplate(kernel, (Int32(1), a, b, stream, *aux, *outs), kernel.smem_bytes)

@@ -102,6 +102,7 @@ SPLIT_BARRIER = 3
 FAST_COLUMNS, PROMOTED_COLUMNS = 256, 128  # of a WGMMA at most
 MAX_ACCUMULATORS = 192  # registers of a math thread: the rest of 232 are addresses and epilogue
 BLOCK_COLUMNS = 64  # of the tile, that the epilogue takes at a time at most
+COLUMNS_STEP = 16  # of what a block finishes of a tile: of one stmatrix
 
 # By the bits of an element of A and B. A row of 128 bytes along K is the widest swizzle.
 TILES = {
@@ -169,6 +170,11 @@ class Config:
             return (
                 f"tile: got {self.tile}, of which {self.stages} stages fit, "
                 f"want at least {MIN_STAGES}"
+            )
+        if self.columns % COLUMNS_STEP:
+            return (
+                f"tile: got {self.tile}, of which a block of {self.cluster[2]} finishes "
+                f"{self.columns} columns, want a multiple of {COLUMNS_STEP}"
             )
         in_cluster = self.cluster[2] > 1
         if self.products > 1 and (self.split_k or in_cluster):
@@ -786,7 +792,9 @@ class Sm90Matmul:
         slots, arrived = exchange
         size = cute.size(acc) // ways
         mine = cute.make_rmem_tensor((size,), Float32)
-        bits = cute.recast_tensor(cute.make_tensor(acc.iterator, cute.make_layout(ways * size)), Int32)
+        bits = cute.recast_tensor(
+            cute.make_tensor(acc.iterator, cute.make_layout(ways * size)), Int32
+        )
         for r in cutlass.range_constexpr(ways):
             if rank == r:
                 for e in cutlass.range_constexpr(size):

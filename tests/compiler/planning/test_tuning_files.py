@@ -57,5 +57,5 @@ def test_bad_files_are_refused_in_one_line(tmp_path: Path, text, reason):
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path):
     with pytest.raises(UsageError, match="absent.json.*No such file"):
         load_tuning(tmp_path / "absent.json")
-    with pytest.raises(UsageError, match="Is a directory"):
+    with pytest.raises(UsageError, match="is not a regular file"):
         load_tuning(tmp_path)
