@@ -13,24 +13,18 @@ from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.compiler.build import driver
 from cudnn_aot.compiler.build.summary import BuildSummary, Status
 from cudnn_aot.recipes.gemm.config import GemmConfig
-from cudnn_aot.recipes.gemm.heuristics import rank_sm90
-
-EXTENTS = {"batch": 1, "m": 72, "n": 128, "k": 4096}  # too many rows for the streaming engines
 
 
 @pytest.fixture
 def graph(tmp_path: Path) -> Path:
-    graph = gemm_graphs.plain("g", EXTENTS["m"], EXTENTS["n"], EXTENTS["k"])
+    graph = gemm_graphs.plain("g", 72, 128, 4096)  # too many rows for a GEMV
     return write_graph(tmp_path, graph)
 
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> list[GemmConfig]:
-    """Of what would be measured only other splits of the best, which share its kernel."""
-    best = rank_sm90(EXTENTS, 132)[0][0]
-    assert best.splits > 1
-    shape = best.tile_m, best.tile_n, best.tile_k, best.cluster_m, best.cluster_n
-    found = [GemmConfig(*shape, splits) for splits in (2, 3, 6)]
+    """Of what would be measured only some splits of a tile, which share a kernel."""
+    found = [GemmConfig(64, 64, 64, 1, 1, splits, 1) for splits in (2, 3, 6)]
     monkeypatch.setattr(GemmConfig, "measured", classmethod(lambda cls, *_: iter(found)))
     return found
 
@@ -54,11 +48,11 @@ def test_all_configs_and_plain_builds_in_turn(graph: Path, few, tmp_path: Path) 
     assert not is_all
     every = build(graph, store, all_configs=True)
     assert [g.status for g in every.graphs] == [Status.BUILT]
-    assert every.kernels.compiled == 0  # splits are an argument
+    assert every.kernels.compiled <= 1  # splits are an argument; the best may be one of these
     found, is_all = records(store)
-    best = int(plain.graphs[0].knobs["SPLIT_K_SLC"])
     assert is_all and found[0] == first
-    assert len(found) == len({best, *(config.splits for config in few)})
+    spelled = [{knob.name: value for knob, value in each.to_public().items()} for each in few]
+    assert len(found) == len(few) + (dict(plain.graphs[0].knobs) not in spelled)
     assert StoreReader(store).verify() == []
     # Both kinds of build take it as it is.
     for options in ({}, {"all_configs": True}):

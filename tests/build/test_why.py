@@ -121,7 +121,7 @@ def test_a_graph_that_nothing_takes_is_explained():
 
     explained = why.explain(source(gemm_graphs.plain("g", 16, 16, 16, io="FLOAT")), H200)
     assert explained.family == "gemm" and explained.facts["A"].startswith("FLOAT")
-    assert explained.chosen is None and len(explained.reasons) == 5  # one of each engine
+    assert explained.chosen is None and len(explained.reasons) == 4  # one of each engine
     assert all(engine.reason for engine in explained.engines)
 
 
@@ -138,7 +138,8 @@ def test_what_makes_a_build_fail_is_said(monkeypatch: pytest.MonkeyPatch):
 def test_a_tuning_file_is_spoken_to_by_the_entry_that_is_shown(tmp_path: Path):
     asked = source(gemm_graphs.plain("g", 64, 512, 256))
     knobs = {"TILE_M": 64, "TILE_N": 256, "TILEK": 64, "TILE_CGA_M": 1, "TILE_CGA_N": 1}
-    plan = {"engine": "gemm.sm90.persistent", "knobs": {**knobs, "SPLIT_K_SLC": 2}}
+    knobs |= {"SPLIT_K_SLC": 2, "SPLIT_K_BUF": 1}
+    plan = {"engine": "gemm.sm90.persistent", "knobs": knobs}
     shown = why.explain(asked, H200).tuning_entry
     path = tmp_path / "tuning.json"
     path.write_text(json.dumps({"format": 1, "entries": [{**shown, "plans": [plan]}]}))

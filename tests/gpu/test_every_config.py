@@ -43,7 +43,7 @@ def graph_of(reader, name):
 def branch_of(config) -> str:
     if not isinstance(config, GemmConfig):
         return "gemv"
-    return "split_k" if config.splits > 1 else "tma"
+    return "split_k" if config.split_buf else "tma"
 
 
 def test_the_store_has_every_config(every_config):
@@ -56,7 +56,7 @@ def test_config(every_config, config):
     store, reader = every_config
     name = config_store.name_of(*config)
     plan, graph = store.plan(name), graph_of(reader, name)
-    for rows in ROWS:
+    for rows in (rows for rows in ROWS if rows <= graph.symbols["M"].max):
         symbols = {"M": rows}
         bound = operands(graph, symbols, seed=rows)
         branch = plan.resolve(addresses(bound), 256, symbols=symbols)["branch"]
@@ -74,7 +74,7 @@ def test_config_gives_the_same_bits_every_time(every_config, config):
     plan, graph = store.plan(name), graph_of(reader, name)
     results = []
     for _ in range(3):
-        bound = operands(graph, {"M": 300}, seed=1)
-        execute(plan, bound, {"M": 300})
+        bound = operands(graph, {"M": 200}, seed=1)
+        execute(plan, bound, {"M": 200})
         results.append(bound[graph.outputs()[0].uid].view(torch.uint8))
     assert all(torch.equal(results[0], other) for other in results[1:])

@@ -236,10 +236,13 @@ def test_branches_of_a_dynamic_graph():
     plan = plan_graph(graph, H200)
     # Every range of M has its schedule; what TMA cannot take goes to one branch for all.
     bounds = [part.bounds["M"] for part in plan.ranges]
-    assert bounds[0][0] == 0 and bounds[-1] == (1025, 4096) and len(bounds) > 1
-    by_range = [f"tma M={low}..{high}" for low, high in bounds]
+    assert bounds[0][0] == 0 and bounds[-1][1] == 4096 and len(bounds) > 1
+    by_range = [
+        f"{'split_k' if part.knobs['SPLIT_K_BUF'] else 'tma'} M={low}..{high}"
+        for part, (low, high) in zip(plan.ranges, bounds, strict=True)
+    ]
     first, last = by_range[0], by_range[-1]
-    empty = first.replace("tma", "empty")
+    empty = "empty " + first.partition(" ")[2]
     assert set(branches(plan)) == {*by_range, empty, "any_stride"}
     table, out = plan.table, max(o["uid"] for o in plan.table["operands"])
     for m, branch in ((1, first), (bounds[0][1], first), (bounds[1][0], by_range[1]), (4096, last)):
@@ -276,16 +279,14 @@ def test_outputs_whose_rows_tma_cannot_store_are_stored_directly():
 
 
 def test_split_k_zeroes_its_counters_first_and_sizes_its_workspace():
-    plan = plan_graph(gemm_graphs.plain("g", 16, 512, 16384), H200)
-    assert plan.knobs["SPLIT_K_SLC"] > 1
+    plans = PlanList(gemm_graphs.plain("g", 16, 512, 16384), H200)
+    knobs = GemmConfig(64, 96, 64, 1, 2, 7, 1).to_public()
+    plan = plans.lower(plans.append(20_000, knobs))
     branch = plan.table["branches"]["split_k"]
     assert [s["step"] for s in branch["steps"]] == ["fill", "kernel"]
     call = declared(plan.table, {})
-    tile_m, tile_n = plan.knobs["TILE_M"], plan.knobs["TILE_N"]
-    cluster_n = plan.knobs["TILE_CGA_N"]
-    assert plan.knobs["TILE_CGA_M"] == 1  # one row of tiles: nothing to share along it
-    tiles = -(-16 // tile_m) * -(-512 // (tile_n * cluster_n)) * cluster_n
-    partials = tiles * plan.knobs["SPLIT_K_SLC"] * tile_m * tile_n * 4
+    tiles = 6  # of 96 columns, in whole clusters of two
+    partials = tiles * 7 * 64 * 96 * 4
     assert call.workspace_bytes(branch) == -(-partials // 256) * 256 + 4 * tiles
     fill, kernel = branch["steps"]
     assert (fill["slice"], fill["pattern"], fill["width"]) == ("counters", 0, 4)

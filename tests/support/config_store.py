@@ -1,8 +1,8 @@
 """A store with one plan per schedule of the GEMM engines for Hopper, each under the names of its
 graph and plan.
 
-``python tests/support/config_store.py STORE [--jobs N] [--splits 1,2,7]`` compiles what is missing,
-on a machine without a GPU. ``tests/gpu/test_every_config.py`` runs them all.
+``python tests/support/config_store.py STORE [--jobs N] [--splits 1,2,4,7]`` compiles what is
+missing, on a machine without a GPU. ``tests/gpu/test_every_config.py`` runs them all.
 """
 
 from __future__ import annotations
@@ -28,19 +28,23 @@ from cudnn_aot.compiler.planning.planned import Planned
 from cudnn_aot.compiler.target.target import load_target
 from cudnn_aot.recipes.gemm.config import SM90_CLUSTERS, SM90_TILES, GemmConfig, GemvConfig
 from cudnn_aot.recipes.gemm.heuristics import SM90_GEMV
+from cudnn_aot.recipes.gemm.sm90 import FEW_ROWS
 
 TARGET = "h200"
 ENGINE = 20_000
-# Not at all, in two, and in a number that does not divide the steps of K.
-SPLITS = (1, 2, 7)
+# None, as many as a cluster may have blocks, and a number that does not divide the steps of K.
+SPLITS = (1, 2, 4, 7)
 
 
 def graphs() -> dict[str, Graph]:
-    """By name, of each class of tiles one: any M, an N of no whole tiles, K of 13 steps of 64."""
-    any_m = {"M": {"min": 0, "max": 4096}}
+    """By name, of each class of tiles one: any M, an N of no whole tiles, K of 13 steps of 64; and
+    one of few rows, whose A comes in smaller loads.
+    """
+    any_m, few = {"M": {"min": 0, "max": 4096}}, {"M": {"min": 0, "max": FEW_ROWS}}
     e4m3, e5m2 = gemm_graphs.E4M3, gemm_graphs.E5M2
     made = (
         gemm_graphs.chain("chain", "M", 328, 832, "gelu", symbols=any_m),
+        gemm_graphs.chain("few", "M", 328, 832, "gelu", symbols=few),
         gemm_graphs.scaled("fp8", "M", 328, 832, (e4m3, e5m2), symbols=any_m),
         gemm_graphs.gated("gated", "M", 328, 832, symbols=any_m),
         gemm_graphs.gated("gated_fp8", "M", 336, 832, io=e4m3, symbols=any_m),
@@ -55,13 +59,19 @@ TILE_CLASSES = {"chain": (2, 1), "fp8": (1, 1), "gated": (2, 2), "gated_fp8": (1
 def configs(
     splits: tuple[int, ...] = SPLITS, element_bytes: int = 2, products: int = 1
 ) -> list[GemmConfig]:
+    """Every tile and cluster, each with every way to split K."""
     every = (
-        GemmConfig(*tile, *cluster, count)
+        GemmConfig(*tile, *cluster, count, buffer)
         for tile in SM90_TILES[element_bytes]
         for cluster in SM90_CLUSTERS
         for count in splits
+        for buffer in (0, 1)
     )
-    return [config for config in every if config.why_not_for(element_bytes, products) is None]
+    return [
+        config
+        for config in every
+        if (config.why_not() or config.why_not_for(element_bytes, products)) is None
+    ]
 
 
 def gemvs() -> list[GemvConfig]:
@@ -75,6 +85,11 @@ def every(splits: tuple[int, ...] = SPLITS) -> list[tuple[str, int, Any]]:
     ids = {GemmConfig: ENGINE, GemvConfig: SM90_GEMV}
     plans = [
         (name, config) for name, tiles in TILE_CLASSES.items() for config in configs(splits, *tiles)
+    ]
+    plans += [
+        ("few", config)
+        for config in configs(splits)
+        if config.cluster_n == 1 and not config.split_buf
     ]
     plans += [("chain", config) for config in gemvs()]
     return [(name, ids[type(config)], config) for name, config in plans]
