@@ -109,7 +109,7 @@ def menu_for(element_bytes: int, products: int) -> Menu:
 
 def _math_cycles(config: GemmConfig, element_bytes: int, products: int) -> float:
     columns = products * config.tile_n
-    macs = MATH_MACS_PER_CYCLE[config.tile_m][columns]
+    macs = MATH_MACS_PER_CYCLE[config.tile_m][min(columns, 256)]
     if element_bytes == 1:
         macs *= FP8_SPEEDUP[config.tile_m]
     return config.tile_m * columns / macs

@@ -40,12 +40,13 @@ def test_graph(stored, graph_name):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_split_k_gives_the_same_bits_every_time(stored, seed):
+@pytest.mark.parametrize("name", ["split_k", "split_k_in_cluster"])
+def test_split_k_gives_the_same_bits_every_time(stored, name, seed):
     """The partial tiles are summed in a fixed order, whichever block arrives last."""
-    graph = stored.graph("split_k")
+    graph = stored.graph(name)
     results = []
     for _ in range(4):
         bound = operands(graph, {}, seed)
-        execute(stored.plan("split_k"), bound, {})
+        execute(stored.plan(name), bound, {})
         results.append(bound[graph.outputs()[0].uid])
     assert all(torch.equal(results[0], other) for other in results[1:])

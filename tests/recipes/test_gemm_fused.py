@@ -21,12 +21,8 @@ from cudnn_aot.compiler.target.target import load_target
 from cudnn_aot.errors import cudnnGraphNotSupportedError
 from cudnn_aot.recipes.gemm.config import GemmConfig
 from cudnn_aot.recipes.gemm.facts import Reduction, analyze
-from cudnn_aot.recipes.gemm.heuristics import (
-    SM90_ANY_STRIDE,
-    SM90_PERSISTENT,
-    menu_for,
-    rank_sm90,
-)
+from cudnn_aot.recipes.gemm.heuristics import SM90_ANY_STRIDE, SM90_PERSISTENT
+from cudnn_aot.recipes.gemm.model import menu_for, rank_sm90
 from cudnn_aot.recipes.reductions import FOLDED, UNFOLDED
 from cudnn_aot.recipes.trace.reductions import FOLDS
 

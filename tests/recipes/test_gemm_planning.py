@@ -22,13 +22,7 @@ from cudnn_aot.compiler.target.target import load_target
 from cudnn_aot.errors import cudnnGraphNotSupportedError
 from cudnn_aot.recipes.gemm.config import GemmConfig
 from cudnn_aot.recipes.gemm.facts import analyze
-from cudnn_aot.recipes.gemm.heuristics import (
-    CONFIGS,
-    SPLITS,
-    best_sm90,
-    modelled_cycles,
-    rank_sm90,
-)
+from cudnn_aot.recipes.gemm.model import PLAIN, best_sm90, modelled_cycles, rank_sm90
 from cudnn_aot.recipes.pointwise import UNTRACED
 
 H200, CPU = load_target("h200"), load_target("cpu")
@@ -340,7 +334,8 @@ def test_broadcast_axes_have_stride_zero():
 def test_ranking_is_complete_and_best_first():
     facts = facts_of(gemm_graphs.plain("g", 4096, 4096, 4096))
     ranked = [config for config, _ in rank_sm90(facts.extents, 132)]
-    modelled = dict(zip(CONFIGS, modelled_cycles(SPLITS, facts.extents, 132), strict=True))
+    configs = [row.config for row in PLAIN.rows]
+    modelled = dict(zip(configs, modelled_cycles(PLAIN, facts.extents, 132), strict=True))
     # All but splits where every SM has a tile without them.
     worth = [times for times in modelled.values() if times[0] < math.inf]
     assert [modelled[config] for config in ranked] == sorted(worth)

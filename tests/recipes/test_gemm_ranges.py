@@ -32,8 +32,9 @@ from cudnn_aot.recipes.gemm.config import (
     tile_class,
 )
 from cudnn_aot.recipes.gemm.gemv import GemmSm90Gemv
-from cudnn_aot.recipes.gemm.heuristics import RANGE_ENDS, best_sm90
+from cudnn_aot.recipes.gemm.heuristics import RANGE_ENDS
 from cudnn_aot.recipes.gemm.kernels import sm90 as kernel
+from cudnn_aot.recipes.gemm.model import best_sm90
 from cudnn_aot.recipes.gemm.sm90 import FEW_ROWS, GemmSm90Persistent, tma_params
 
 H200 = load_target("h200")
