@@ -334,8 +334,7 @@ def test_broadcast_axes_have_stride_zero():
 def test_ranking_is_complete_and_best_first():
     facts = facts_of(gemm_graphs.plain("g", 4096, 4096, 4096))
     ranked = [config for config, _ in rank_sm90(facts.extents, 132)]
-    configs = [row.config for row in PLAIN.rows]
-    modelled = dict(zip(configs, modelled_cycles(PLAIN, facts.extents, 132), strict=True))
+    modelled = dict(zip(PLAIN.configs, modelled_cycles(PLAIN, facts.extents, 132), strict=True))
     # All but splits where every SM has a tile without them.
     worth = [times for times in modelled.values() if times[0] < math.inf]
     assert [modelled[config] for config in ranked] == sorted(worth)
