@@ -47,10 +47,12 @@ TENSOR_CORES: dict[str, Any] = {
     "dtypes": ("BFLOAT16", "HALF", *FP8_DTYPES),
     "epilogue_dtypes": ANY_DTYPES,
     "products": MAX_PRODUCTS,
+    "scales": True,
     "features": (
         *FEATURES,
         f"{MAX_PRODUCTS} matmuls of one A",
         "A and B of different FP8 types",
+        "FP8 with a FLOAT scale for each block of rows and K",
         "FP8 and INT8 in the epilogue, whose outputs saturate",
     ),
 }

@@ -265,6 +265,7 @@ SIMT = {
         "simt_int8_pair": ("INT8", "INT8", 2, SUMS),
     }.items()
 }
+SIMT["simt_fp8_blocks"] = SIMT["simt_fp8_gated"] | {"scales": {"depth": 32, "rows": [1, 128, None]}}
 FOLD = {
     "fold_avg": {"mode": "AVG", "dtype": "BFLOAT16"},
     "fold_norm2": {"mode": "NORM2", "dtype": "FLOAT"},

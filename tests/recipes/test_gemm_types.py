@@ -185,7 +185,7 @@ def test_real_programs_of_8_and_4_bits(target):
     assert [entry["kind"] for entry in kernels[0][0].params["epilogue"]["inputs"]] == ["scalar"] * 2
     with pytest.raises(cudnnGraphNotSupportedError) as declined:
         plan_graph(real_program("fi_mm_fp4_m512"), target)
-    reason = "node 'dqa' is block_scale_dequantize, want matmul, pointwise ops or reductions"
+    reason = "'a_descale' has the reordering F8_128x4, want strides alone"
     assert reason in str(declined.value)
 
 
