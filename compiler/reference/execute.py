@@ -159,12 +159,17 @@ def random_operands(
 
 
 def _uses(graph: Graph, tensor: Tensor) -> list[tuple[Node, str]]:
-    return [
-        (node, port)
-        for node in graph.nodes
-        for port, operand in node.inputs.items()
-        if operand is tensor
-    ]
+    """Who reads a tensor, on which port; numbers with scales are read as what they stand for."""
+    uses = []
+    for node in graph.nodes:
+        for port, operand in node.inputs.items():
+            if operand is not tensor:
+                continue
+            if node.op == "block_scale_dequantize" and port == "input":
+                uses += _uses(graph, node.outputs["OUT_0"])
+            else:
+                uses.append((node, port))
+    return uses
 
 
 def _made(

@@ -128,7 +128,11 @@ def tolerances(graph: Graph, symbols: Mapping[str, int] | None = None) -> dict[i
             if tensor is not output and tensor.data_type is not None
         ]
         narrow = sum(width for width in inner if width > step(data_type.FLOAT))
-        if any(node.op == "matmul" and node.inputs["A"].data_type in _FP8 for node in nodes):
+        if any(
+            node.op == op and node.inputs[port].data_type in _FP8
+            for node in nodes
+            for op, port in (("matmul", "A"), ("block_scale_dequantize", "input"))
+        ):
             narrow += _FP8_SUM
         result[output.uid] = Tolerance(base.relative + 2 * narrow, base.absolute + 4 * narrow)
     return result

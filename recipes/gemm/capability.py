@@ -25,6 +25,8 @@ MAX_EPILOGUE_TENSORS = 12
 MAX_EPILOGUE_NODES = 64
 # Each product has accumulators of its own in a thread's registers.
 MAX_PRODUCTS = 2
+# Of K, that a kernel on the CUDA cores multiplies at a time: blocks with a scale are of whole ones.
+SCALE_DEPTH_STEP = 16
 # Sums of so many products of INT8 always fit INT32.
 MAX_INT8_K = INT32_MAX // 2**14
 
@@ -43,11 +45,13 @@ ANY_STRIDE: dict[str, Any] = {
     "epilogue_dtypes": ANY_DTYPES,
     "products": MAX_PRODUCTS,
     "folds": True,
+    "scales": True,
     "features": (
         *FEATURES,
         f"{MAX_PRODUCTS} matmuls of one A",
         f"reductions of the result along rows, columns or both: {', '.join(FOLDED)}",
         "A and B of different FP8 types",
+        "FP8 with a FLOAT scale for each block of rows and K",
         "FP8 and INT8 in the epilogue, whose outputs saturate",
         f"INT8 summed in INT32, K up to {MAX_INT8_K}",
     ),
@@ -62,11 +66,13 @@ class GemmCapability(Capability[GemmFacts]):
         epilogue_dtypes: those of every other tensor.
         products: how many matmuls of one A a kernel computes at most.
         folds: whether it reduces the result.
+        scales: whether it takes scales of blocks of A and B.
     """
 
     epilogue_dtypes: tuple[str, ...] = EPILOGUE_DTYPES
     products: int = 1
     folds: bool = False
+    scales: bool = False
     layouts: tuple[str, ...] = ("any strides",)
     features: tuple[str, ...] = FEATURES
 
@@ -78,6 +84,7 @@ class GemmCapability(Capability[GemmFacts]):
             return f"dtype {a} is not in {'/'.join(self.dtypes)}"
         return (
             self._why_not_fused(facts)
+            or _why_not_scaled(facts, self.scales)
             or _why_not_arithmetic(facts)
             or _why_not_dtypes(facts, self.epilogue_dtypes)
             or _common_why_not(facts)
@@ -99,6 +106,28 @@ class GemmCapability(Capability[GemmFacts]):
                 reason = UNFOLDED[reduction.mode]
                 return f"reduction {reduction.mode} is not folded by a kernel: {reason}"
         return None
+
+
+def _why_not_scaled(facts: GemmFacts, is_taken: bool) -> str | None:
+    matrices = zip((facts.a, *facts.every_b), facts.scales, strict=True)
+    scaled = [(matrix, scale) for matrix, scale in matrices if scale is not None]
+    for matrix, scale in scaled:
+        name, dtype = scale.operand.name, scale.operand.dtype
+        if not is_taken:
+            return f"{matrix.name!r} has a scale for each block, want none"
+        if matrix.dtype not in FP8_DTYPES:
+            return f"{matrix.name!r} has a scale for each block and is {matrix.dtype}, want FP8"
+        if dtype != "FLOAT":
+            return f"scales {name!r} are {dtype}, want FLOAT"
+        if scale.depth % SCALE_DEPTH_STEP:
+            return (
+                f"{name!r} has a scale for each {scale.depth} of K, "
+                f"want a multiple of {SCALE_DEPTH_STEP}"
+            )
+    if len({scale.depth for _, scale in scaled}) > 1:
+        depths = " and ".join(f"{scale.depth} in {scale.operand.name!r}" for _, scale in scaled)
+        return f"blocks along K have {depths}, want one number"
+    return None
 
 
 def _why_not_arithmetic(facts: GemmFacts) -> str | None:

@@ -25,7 +25,6 @@ SM90_MAX_ACCUMULATORS = 192
 # Shared memory of a block, what of it is for barriers, and for stores per math warpgroup; how many
 # stages of operands must fit in the rest.
 SM90_SMEM_BYTES, SM90_BARRIER_BYTES, SM90_STAGING_BYTES, SM90_MIN_STAGES = 232448, 1024, 16384, 4
-SM90_PROMOTED_COLUMNS = 128  # whose sums of FP8 products are added to the tile's at a time, at most
 SM90_CLUSTERS = ((1, 1), (2, 1), (1, 2))
 # Of K over the blocks of a cluster, and over blocks that leave their sums in a workspace.
 CLUSTER_SPLITS, MAX_SPLITS = (2, 4), 64
@@ -147,8 +146,9 @@ class GemmConfig(Schedule):
             every = ", ".join(map(_x, tiles))
             return f"tile {_x(self.tile)} of {element_bytes}-byte elements is not one of {every}"
         columns = products * self.tile_n
-        if element_bytes == 1:  # their sums are promoted
-            columns += self.tile_n // -(-self.tile_n // SM90_PROMOTED_COLUMNS)
+        if element_bytes == 1:  # and sums of the tensor cores, of all columns or half of them
+            fits = columns + self.tile_n <= 2 * SM90_MAX_ACCUMULATORS
+            columns += self.tile_n if fits else self.tile_n // 2
         if columns // 2 > SM90_MAX_ACCUMULATORS:
             return (
                 f"tile {_x(self.tile)} of {products} matmuls takes {columns // 2} accumulators per "

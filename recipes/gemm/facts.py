@@ -30,6 +30,8 @@ FULL, ROW, COL, SCALAR, VALUE = "full", "row", "col", "scalar", "value"
 # id(tensor) -> the node that computes it.
 _Producer: TypeAlias = Mapping[int, Node]
 
+# The op that gives an operand of a matmul from numbers and a scale for each block of them.
+DEQUANTIZE = "block_scale_dequantize"
 # The op that rounds a value to the type of the tensor that it is read through.
 CAST = "cast"
 
@@ -88,17 +90,30 @@ class Epilogue:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockScale:
+    """Scales of a matrix, of A or of a B: the number at ``(r, k)``, ``r`` along M or N, is times
+    the scale at ``(r // rows, k // depth)``.
+    """
+
+    operand: Operand
+    rows: int
+    depth: int
+
+
+@dataclass(frozen=True, slots=True)
 class GemmFacts:
     """What the graph computes, as numbers. No policy here.
 
     ``b`` is that of the first product; each of ``other_b``, of the same extents, gives one more
-    with the same A. ``accumulators`` are the types of the products' arithmetic, one for each;
-    ``compute_dtypes`` are those of the other nodes'.
+    with the same A. ``scales`` are those of A and of every B, in order. ``accumulators`` are the
+    types of the products' arithmetic, one for each; ``compute_dtypes`` are those of the other
+    nodes'.
     """
 
     a: Operand
     b: Operand
     other_b: tuple[Operand, ...]
+    scales: tuple[BlockScale | None, ...]
     batch: tuple[Extent, ...]
     m: Extent
     n: Extent
@@ -112,7 +127,8 @@ class GemmFacts:
         """Everything that a call binds, once, by ascending uid."""
         inputs = [operand for operand, _ in self.epilogue.inputs]
         outputs = [output.operand for output in self.epilogue.outputs]
-        every = (self.a, *self.every_b, *inputs, *outputs)
+        scales = [scale.operand for scale in self.scales if scale is not None]
+        every = (self.a, *self.every_b, *scales, *inputs, *outputs)
         by_uid = {operand.uid: operand for operand in every if not operand.constant}
         return tuple(by_uid[uid] for uid in sorted(by_uid))
 
@@ -120,6 +136,11 @@ class GemmFacts:
     def every_b(self) -> tuple[Operand, ...]:
         """The B of each product, in order."""
         return (self.b, *self.other_b)
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether a matrix has scales."""
+        return any(scale is not None for scale in self.scales)
 
     def majors(self) -> tuple[str, str] | None:
         """Contiguous axis of A (``k`` or ``m``) and of the first B (``k`` or ``n``) as declared;
@@ -170,6 +191,9 @@ class GemmFacts:
         inputs = ",".join(f"{operand.dtype}:{kind}" for operand, kind in self.epilogue.inputs)
         chain = " ".join(node.op for node in self.epilogue.nodes if node.op != CAST)
         outputs = ",".join(map(_output_class, self.epilogue.outputs))
+        if self.is_scaled:
+            blocks = (f"{scale.rows}x{scale.depth}" if scale else "1" for scale in self.scales)
+            types += f" by {'+'.join(blocks)}"
         return f"{types} {majors} [{inputs}] {chain} -> {outputs}"
 
     def describe(self) -> dict[str, Any]:
@@ -184,6 +208,12 @@ class GemmFacts:
         for b in self.other_b:
             major = _unit_axis(b, _B_AXES) or "no"
             described[f"B of another product {b.name!r}"] = f"{b}, {major}-major"
+        for scale in self.scales:
+            if scale is not None:
+                operand = scale.operand
+                described[f"scales {operand.name!r}"] = (
+                    f"{operand}, one for each {scale.rows} rows and {scale.depth} of K"
+                )
         described["epilogue"] = " ".join(node.op for node in self.epilogue.nodes) or "none"
         for operand, kind in self.epilogue.inputs:
             described[f"epilogue input {operand.name!r}"] = f"{kind}, {operand}"
@@ -216,7 +246,8 @@ def analyze(graph: Graph) -> GemmFacts | Refusal:
     """
     producer = {id(out): node for node in graph.nodes for out in node.outputs.values()}
     for node in graph.nodes:
-        if node.op not in ("matmul", "reduction") and not node.spec.is_pointwise:
+        known = ("matmul", "reduction", DEQUANTIZE)
+        if node.op not in known and not node.spec.is_pointwise:
             return Refusal(
                 f"node {node.name!r} is {node.op}, want matmul, pointwise ops or reductions"
             )
@@ -228,12 +259,18 @@ def analyze(graph: Graph) -> GemmFacts | Refusal:
     epilogue = _epilogue(order, outputs, products, producer)
     if isinstance(epilogue, Refusal):
         return epilogue
-    a, result = products[0].inputs["A"], products[0].outputs["C"]
-    b, *other_b = (Operand.of(matmul.inputs["B"]) for matmul in products)
+    result = products[0].outputs["C"]
+    matrices = [(products[0].inputs["A"], -2)] + [(p.inputs["B"], -1) for p in products]
+    a, b, *other_b = (Operand.of(_stored(matrix, producer)) for matrix, _ in matrices)
+    scales = [_block_scale(matrix, axis, producer) for matrix, axis in matrices]
+    for scale in scales:
+        if isinstance(scale, Refusal):
+            return scale
     return GemmFacts(
-        a=Operand.of(a),
+        a=a,
         b=b,
         other_b=tuple(other_b),
+        scales=tuple(scale for scale in scales if not isinstance(scale, Refusal)),
         batch=tuple(result.dim[:-2]),
         m=result.dim[-2],
         n=result.dim[-1],
@@ -252,7 +289,8 @@ def _unlike(products: list[Node], producer: _Producer) -> str | None:
     first = products[0]
     for matmul in products:
         a, b = matmul.inputs["A"], matmul.inputs["B"]
-        for port, tensor in (("A", a), ("B", b)):
+        for port, operand in (("A", a), ("B", b)):
+            tensor = _stored(operand, producer)
             if tensor.is_virtual or id(tensor) in producer:
                 return f"{port} of {matmul.name!r} is computed by a node, want a graph input"
             if tensor.is_pass_by_value:
@@ -270,6 +308,31 @@ def _unlike(products: list[Node], producer: _Producer) -> str | None:
                 f"{in_words(first.inputs['B'].dim)}, want the same"
             )
     return None
+
+
+def _stored(matrix: Tensor, producer: _Producer) -> Tensor:
+    """What holds an operand of a matmul: what it is dequantized from, if it is."""
+    node = producer.get(id(matrix))
+    return node.inputs["input"] if node is not None and node.op == DEQUANTIZE else matrix
+
+
+def _block_scale(matrix: Tensor, axis: int, producer: _Producer) -> BlockScale | Refusal | None:
+    """The scales of an operand of a matmul; ``axis`` is that of M or of N, -2 or -1."""
+    node = producer.get(id(matrix))
+    if node is None:
+        return None
+    scale, sizes = node.inputs["descale"], tuple(node.attrs["block_size"])
+    if scale.is_virtual or id(scale) in producer or scale.is_pass_by_value:
+        return Refusal(f"scales {scale.name!r} of {node.name!r} are no tensor that is given")
+    if (dtype := dtype_name(matrix.data_type)) != "FLOAT":
+        return Refusal(
+            f"{matrix.name!r}, which {node.name!r} dequantizes, is {dtype}, want FLOAT: a kernel "
+            "multiplies before it scales"
+        )
+    blocks = (1,) * (len(matrix.dim) - len(sizes)) + sizes
+    if set(blocks[:-2]) - {1}:
+        return Refusal(f"{node.name!r} has blocks of {in_words(blocks)}, want 1 along the batch")
+    return BlockScale(Operand.of(scale), blocks[axis], blocks[-3 - axis])
 
 
 def _compute_dtype(node: Node) -> str:
@@ -306,6 +369,8 @@ def _epilogue(
         define(matmul.outputs["C"], index, matmul)
     for node in pointwise:
         for tensor in node.inputs.values():
+            if id(tensor) not in values and producer[id(tensor)].op == DEQUANTIZE:
+                return Refusal(f"node {node.name!r} reads {tensor.name!r}, an operand of a matmul")
             if id(tensor) not in values:
                 return Refusal(
                     f"node {node.name!r} reads {tensor.name!r}, which a reduction gives: it is "
@@ -367,6 +432,8 @@ def _reduction(node: Node, result: Tensor, producer: _Producer) -> Reduction | R
         return Refusal(f"reduction {node.name!r} has groups, want one value of whole rows, columns")
     if id(tensor) not in producer:
         return Refusal(f"reduction {node.name!r} reads {tensor.name!r}, want what a node computes")
+    if producer[id(tensor)].op == DEQUANTIZE:
+        return Refusal(f"reduction {node.name!r} reads {tensor.name!r}, an operand of a matmul")
     if producer[id(tensor)].op == "reduction":
         return Refusal(
             f"reduction {node.name!r} reads {tensor.name!r}, the result of a reduction: "

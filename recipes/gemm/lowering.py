@@ -16,7 +16,7 @@ from typing import Any
 from cudnn_aot.cache.spec import Frozen, KernelSpec
 from cudnn_aot.compiler.graph.extents import Extent, Symbol, SymExpr, extent_expr
 from cudnn_aot.compiler.planning import expressions as ex
-from cudnn_aot.recipes.gemm.facts import VALUE, Epilogue, EpilogueOutput, GemmFacts
+from cudnn_aot.recipes.gemm.facts import VALUE, BlockScale, Epilogue, EpilogueOutput, GemmFacts
 from cudnn_aot.recipes.operand import INT32_MAX, Operand, bounds
 
 DTYPE_BYTES = {
@@ -212,6 +212,21 @@ def b_view(b: Operand, p: Problem) -> Json:
     }
 
 
+def scale_view(scale: BlockScale, axis: int) -> Json:
+    """Scales ``(M or N, K, L)`` in blocks; ``axis`` is that of M or N, -2 or -1."""
+    operand = scale.operand
+    axes = [len(operand.dim) + axis, len(operand.dim) - 3 - axis]
+    return {
+        "arg": "tensor",
+        "operand": operand.uid,
+        "dim": [*(extent_expr(operand.dim[i]) for i in axes), _batch_extent(operand)],
+        "stride": [
+            *(0 if operand.dim[i] == 1 else ex.stride(operand.uid, i) for i in axes),
+            batch_stride(operand),
+        ],
+    }
+
+
 def result_view(facts: GemmFacts, p: Problem, operand: Operand) -> Json:
     """An epilogue input or an output over the full ``(M, N, L)``."""
     return {
@@ -327,13 +342,15 @@ class KernelParts:
         epilogue: the parameter of that name, without what the outputs left do not need.
         products: how many B there are.
         operands: the arguments A, and B of each product.
-        inputs: the arguments for the epilogue's inputs.
+        scales: of A and of each of those B, where they have scales.
+        inputs: the arguments for the scales, then for the epilogue's inputs.
         outputs: those for its outputs.
     """
 
     epilogue: Frozen
     products: int
     operands: list[Json]
+    scales: tuple[BlockScale | None, ...]
     inputs: list[Json]
     outputs: list[Json]
 
@@ -355,23 +372,34 @@ def _kernel_parts(
     pruned = _pruned(facts.epilogue, absent)
     p = problem(facts)
     every_b = [b_view(facts.every_b[product], p) for product in pruned.products]
+    scales = [facts.scales[0], *(facts.scales[1 + product] for product in pruned.products)]
+    axes = (-2, *(-1 for _ in every_b))
+    views = [scale_view(scale, axis) for scale, axis in zip(scales, axes, strict=True) if scale]
     return KernelParts(
         epilogue=pruned.params,
         products=len(every_b),
         operands=[a_view(facts.a, p), *every_b],
-        inputs=[_input_arg(facts, p, operand, kind) for operand, kind in pruned.inputs],
+        scales=tuple(scales),
+        inputs=views + [_input_arg(facts, p, operand, kind) for operand, kind in pruned.inputs],
         outputs=[output_view(facts, p, output) for output in outputs],
     )
 
 
 def matmul_params(facts: GemmFacts, parts: KernelParts) -> Json:
-    """The parameters that say what a kernel computes."""
-    return {
+    """The parameters that say what a kernel computes; ``scales`` is there where a matrix has some:
+    the elements of K of a block, and its rows of A and of each B, None where one has none.
+    """
+    params = {
         "a_dtype": facts.a.dtype,
         "b_dtype": facts.b.dtype,
         "products": parts.products,
         "epilogue": parts.epilogue,
     }
+    if any(parts.scales):
+        depth = max(scale.depth for scale in parts.scales if scale)
+        rows = [scale.rows if scale else None for scale in parts.scales]
+        params["scales"] = {"depth": depth, "rows": rows}
+    return params
 
 
 def _input_arg(facts: GemmFacts, p: Problem, operand: Operand, kind: str) -> Json:

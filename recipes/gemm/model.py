@@ -20,15 +20,20 @@ from cudnn_aot.recipes.gemm.config import GemmConfig
 Extents = Mapping[str, int]  # batch, m, n, k
 
 TILE_K_BYTES = 128
-# Multiply-adds per SM and cycle that a tile reaches in BFLOAT16, by its rows and the columns of all
-# of its products; the peak is 2048.
-MATH_MACS_PER_CYCLE: Mapping[int, Mapping[int, float]] = {
-    64: {32: 700, 64: 1090, 96: 1330, 128: 1460, 160: 1530, 192: 1580, 224: 1610, 256: 1640},
-    128: {32: 900, 64: 1350, 96: 1545, 128: 1645, 160: 1690, 192: 1730, 224: 1700, 256: 1800},
+# Multiply-adds per SM and cycle that a tile reaches, by the bytes of an element, the tile's rows
+# and the columns of all of its products; the peak is 2048, and 4096 of FP8.
+MACS_64 = {32: 700, 64: 1090, 96: 1330, 128: 1460, 160: 1530, 192: 1580, 224: 1610, 256: 1640}
+MATH_MACS_PER_CYCLE: Mapping[int, Mapping[int, Mapping[int, float]]] = {
+    2: {
+        64: MACS_64,
+        128: {32: 900, 64: 1350, 96: 1545, 128: 1645, 160: 1690, 192: 1730, 224: 1700, 256: 1800},
+    },
+    1: {
+        # One math warpgroup: while it promotes its sums, the tensor cores wait. An estimate.
+        64: {columns: 1.25 * macs for columns, macs in MACS_64.items()},
+        128: {32: 1150, 64: 2300, 96: 2600, 128: 2790, 160: 2820, 192: 2870, 224: 2700, 256: 2780},
+    },
 }
-# How many times as many of FP8, by the rows of a tile. The tensor cores do twice as many; while one
-# math warpgroup promotes its sums, they work for the other, if there is one. An estimate.
-FP8_SPEEDUP = {64: 1.25, 128: 1.8}
 # (tile_m, tile_n, cluster_m, cluster_n, splits, split_buf); two math warpgroups for 128 rows. What
 # wins ties first: smaller tiles, and to share B, which is read from memory, before A.
 MENU = (
@@ -103,9 +108,7 @@ def menu_for(element_bytes: int, products: int) -> Menu:
 
 def _math_cycles(config: GemmConfig, element_bytes: int, products: int) -> float:
     columns = products * config.tile_n
-    macs = MATH_MACS_PER_CYCLE[config.tile_m][min(columns, 256)]
-    if element_bytes == 1:
-        macs *= FP8_SPEEDUP[config.tile_m]
+    macs = MATH_MACS_PER_CYCLE[element_bytes][config.tile_m][min(columns, 256)]
     return config.tile_m * columns / macs
 
 

@@ -73,6 +73,8 @@ def why_not(facts: GemmFacts, outputs: Sequence[Operand]) -> str | None:
     axes = unit_axes(facts)
     if axes is None:
         return f"{facts.a.name!r} or {facts.b.name!r} has no contiguous axis"
+    if facts.is_scaled:
+        return "matrices have a scale for each block"
     if facts.a.dtype in FP8_DTYPES and facts.majors() != ("k", "k"):
         return f"{facts.a.name!r} and {facts.b.name!r} are FP8 and not both contiguous along K"
     for operand, axis in matrices(facts, axes):

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import gemm_graphs
 import ml_dtypes
 import numpy as np
 import pytest
@@ -44,10 +45,20 @@ def int8_matmul() -> cudnn.pygraph:
     return g
 
 
+# Scales of blocks in each loop of the host's kernel, of rows, columns and both, with a last block
+# that is shorter.
+BLOCKS = [
+    gemm_graphs.block_scaled("along_k", 9, 131, 200, batch=2),
+    gemm_graphs.block_scaled("along_n", 9, 37, 72, rows=(4, 1), depth=32, b_transposed=False),
+    gemm_graphs.block_scaled("a_alone", 6, 33, 48, rows=(1, None), depth=16),
+]
+
+
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("programs")
-    files = [real_bmm(folder), write_graph(folder, int8_matmul())]
+    graphs = [int8_matmul(), *BLOCKS]
+    files = [real_bmm(folder), *(write_graph(folder, graph) for graph in graphs)]
     done = run_cli("build", *files, "--target", "cpu", "--store", folder / "store")
     assert done.returncode == 0, done.stderr
     return folder / "store"
@@ -57,7 +68,8 @@ def test_every_plan_is_right(store: Path) -> None:
     done = run_cli("run", "--all", "--store", store, "--json")
     assert done.returncode == 0, done.stderr
     runs = json.loads(done.stdout)["runs"]
-    assert {item["name"]: item["correct"] for item in runs} == {"bmm": True, "int8": True}
+    names = ["bmm", "int8", *(graph.name for graph in BLOCKS)]
+    assert {item["name"]: item["correct"] for item in runs} == dict.fromkeys(names, True)
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (1, 1, 1)], ids=["0-d", "one", "declared"])

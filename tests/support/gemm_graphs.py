@@ -130,6 +130,29 @@ def scaled(
     return g
 
 
+def block_scaled(
+    name: str, m, n, k, rows=(1, 128), depth=128, types=(E4M3, E4M3), out=BF16, batch=1,
+    b_transposed=True, symbols=None,
+) -> Graph:  # fmt: skip
+    """A product of FP8 matrices with a scale for each block: of ``depth`` elements of K, and of so
+    many rows of A and of columns of B (None for no scales).
+    """
+    g = graph(name, symbols=symbols)
+    deep = -(-k // depth)
+    a = operand(g, "A", m, k, batch, data_type=types[0])
+    b = operand(g, "B", k, n, batch, transposed=b_transposed, data_type=types[1])
+    if rows[0] is not None:
+        count = m if rows[0] == 1 else -(-m // rows[0])
+        scale = operand(g, "a_scale", count, deep, batch, data_type=FLOAT)
+        a = g.block_scale_dequantize(a, scale, block_size=[rows[0], depth], name="dqa")
+    if rows[1] is not None:
+        count = n if rows[1] == 1 else -(-n // rows[1])
+        scale = operand(g, "b_scale", deep, count, batch, transposed=True, data_type=FLOAT)
+        b = g.block_scale_dequantize(b, scale, block_size=[depth, rows[1]], name="dqb")
+    g.matmul(a, b, name="mm").set_output(True).set_data_type(out).set_name("Y")
+    return g
+
+
 def gated(
     name: str, m, n, k, io=BF16, out=None, b_transposed=True, up_transposed=True, symbols=None
 ) -> Graph:
@@ -212,6 +235,13 @@ TEST_GRAPHS: tuple[Callable[[], Graph], ...] = (
     lambda: scaled("fp8_to_e4m3", 200, 336, 528, out=E4M3),
     lambda: scaled("fp8_to_e5m2_odd_n", 65, 67, 144, (E5M2, E5M2), out=E5M2),
     lambda: scaled("fp8_odd_k", 130, 67, 45),  # no TMA descriptor
+    lambda: block_scaled("blocks", 200, 328, 336),
+    lambda: block_scaled("blocks_any_m", "M", 336, 1040, types=(E4M3, E5M2), symbols=ANY_M),
+    lambda: block_scaled("blocks_batch", 130, 136, 272, batch=3, out=HALF),
+    lambda: block_scaled("blocks_of_columns", 130, 96, 272, rows=(128, 1)),
+    lambda: block_scaled("blocks_of_a_alone", 130, 96, 272, rows=(1, None)),
+    lambda: block_scaled("blocks_n_major", 130, 96, 144, b_transposed=False),
+    lambda: block_scaled("blocks_of_32", 65, 96, 144, rows=(1, 32), depth=32),
     lambda: plain("to_e4m3", 200, 144, 264, out=E4M3),
     lambda: gated("gated", 200, 328, 136),
     lambda: gated("gated_any_m", "M", 336, 520, io=HALF, symbols=ANY_M),

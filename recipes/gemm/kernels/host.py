@@ -1,10 +1,11 @@
 """Matmuls of one A with a pointwise epilogue and reductions of its values, for the host CPU,
 compiled by the DSL like the device kernels.
 
-Arguments: ``a (M, K, La), b (N, K, Lb)..., aux..., outs..., totals...``; element alignment, any
-strides, any extents (K = 0 runs the epilogue on zeros). Inputs BFLOAT16, HALF, FLOAT, FP8_E4M3 or
-FP8_E5M2, which may differ between A and every B; fp32 accumulation. Inputs INT8: INT32
-accumulation. One thread.
+Arguments: ``a (M, K, La), b (N, K, Lb)..., scales..., aux..., outs..., totals...``; element
+alignment, any strides, any extents (K = 0 runs the epilogue on zeros). Inputs BFLOAT16, HALF,
+FLOAT, FP8_E4M3 or FP8_E5M2, which may differ between A and every B; fp32 accumulation. Inputs INT8:
+INT32 accumulation. Of matrices with a scale for each block, the sum of a block of K is scaled
+before it is added. One thread.
 
 ``totals`` are fp64, one for each output that is reduced and of its shape: they are set to the
 mode's identity, take in every value as it is made, and are finished into the output at the end. So
@@ -51,9 +52,17 @@ class HostMatmul:
     ``tail`` is what follows the matrices: aux, outs and totals.
     """
 
-    def __init__(self, a_dtype: type, products: int, epilogue: Mapping[str, Any]):
+    def __init__(
+        self,
+        a_dtype: type,
+        products: int,
+        scales: operands.Scales | None,
+        epilogue: Mapping[str, Any],
+    ):
         self.sum = dtypes.accumulator(a_dtype)
         self.products = products
+        self.scales = scales
+        self.num_scales = scales.count if scales else 0
         self.epilogue = epilogue
         self.num_inputs = len(epilogue["inputs"])
         self.num_outputs = len(epilogue["outputs"])
@@ -65,14 +74,15 @@ class HostMatmul:
 
     @cute.jit
     def __call__(self, a: cute.Tensor, *rest):
-        bs, tail = rest[: self.products], rest[self.products :]
+        bs, rest = rest[: self.products], rest[self.products :]
+        scales, tail = rest[: self.num_scales], rest[self.num_scales :]
         self.start(tail)
         if self.contiguous((a, *bs), 1):
-            self.dot(a, bs, tail)
+            self.dot(a, bs, scales, tail)
         elif self.contiguous(bs, 0):
-            self.axpy(a, bs, tail)
+            self.axpy(a, bs, scales, tail)
         else:
-            self.any(a, bs, tail)
+            self.any(a, bs, scales, tail)
         self.finish(tail)
 
     def contiguous(self, matrices: Sequence[cute.Tensor], axis: int) -> Boolean:
@@ -148,33 +158,70 @@ class HostMatmul:
                 self.emit(tail, m + r, n + c, batch, [block[r, c] for block in blocks])
 
     @cute.jit
-    def dot(self, a: cute.Tensor, bs, tail):
+    def dot(self, a: cute.Tensor, bs, scales, tail):
         m, n, batches = self.outs(tail)[0].shape
         whole = m - m % DOT_ROWS
         for batch in range(batches):
             for i in range(0, whole, DOT_ROWS):
                 for j in range(0, n, DOT_COLUMNS):
-                    self.dot_block(a, bs, tail, i, j, batch, DOT_ROWS)
+                    self.dot_block(a, bs, scales, tail, i, j, batch, DOT_ROWS)
             for i in range(whole, m):
                 for j in range(0, n, DOT_COLUMNS):
-                    self.dot_block(a, bs, tail, i, j, batch, 1)
+                    self.dot_block(a, bs, scales, tail, i, j, batch, 1)
 
     @cute.jit
     def dot_block(
         self,
         a: cute.Tensor,
         bs,
+        scales,
         tail,
         i: Int32,
         j: Int32,
         batch: Int32,
         rows: cutlass.Constexpr,
     ):
-        blocks = [self.accumulators(rows, DOT_COLUMNS) for _ in bs]
-        for b, block in zip(bs, blocks, strict=True):
-            self.dot_sums(a, b, block, i, j, batch, rows)
+        blocks = self.blocks(self.dot_sums, a, bs, scales, i, j, batch, rows, DOT_COLUMNS)
         columns = cutlass.min(bs[0].shape[0] - j, DOT_COLUMNS)
         self.emit_block(tail, i, j, batch, blocks, rows, columns)
+
+    @cute.jit
+    def blocks(
+        self,
+        add_up: cutlass.Constexpr,
+        a: cute.Tensor,
+        bs,
+        scales,
+        i: Int32,
+        j: Int32,
+        batch: Int32,
+        rows: cutlass.Constexpr,
+        width: cutlass.Constexpr,
+    ):
+        """The accumulators ``(rows, width)`` of each product; ``add_up`` gives those of some K."""
+        k = a.shape[1]
+        blocks = [self.accumulators(rows, width) for _ in bs]
+        if cutlass.const_expr(self.scales is None):
+            for b, block in zip(bs, blocks, strict=True):
+                add_up(a, b, block, i, j, batch, rows, 0, k)
+        else:
+            depth, last = self.scales.depth, bs[0].shape[0] - 1
+            tensors = self.scales.of_each(scales)
+            part = self.accumulators(rows, width)
+            for product in cutlass.range_constexpr(self.products):
+                block, matrix = blocks[product], product + 1
+                block.fill(0)
+                for first in range(0, k, depth):
+                    after = cutlass.min(first + depth, k)
+                    add_up(a, bs[product], part, i, j, batch, rows, first, after)
+                    at = first // depth
+                    for r in range(rows):
+                        of_a = self.scales.read(tensors[0], 0, i + r, at, batch)
+                        for c in range(width):
+                            column = cutlass.min(j + c, last)
+                            of_b = self.scales.read(tensors[matrix], matrix, column, at, batch)
+                            block[r, c] = block[r, c] + part[r, c] * of_a * of_b
+        return blocks
 
     @cute.jit
     def dot_sums(
@@ -186,17 +233,18 @@ class HostMatmul:
         j: Int32,
         batch: Int32,
         rows: cutlass.Constexpr,
+        first: Int32,
+        after: Int32,
     ):
-        """One product's sums of a block of outputs."""
-        n, k = b.shape[0], b.shape[1]
-        last = n - 1
+        """One product's sums of a block of outputs, over a part of K."""
+        last = b.shape[0] - 1
         a_rows = [self.k_row(a, i + r, batch) for r in range(rows)]
         b_rows = [self.k_row(b, cutlass.min(j + c, last), batch) for c in range(DOT_COLUMNS)]
         acc = [cute.make_rmem_tensor((DOT_WIDTH,), self.sum) for _ in range(rows * DOT_COLUMNS)]
         for fragment in acc:
             fragment.fill(0)
-        whole = k - k % DOT_WIDTH
-        for p in range(0, whole, DOT_WIDTH):
+        whole = after - (after - first) % DOT_WIDTH
+        for p in range(first, whole, DOT_WIDTH):
             bv = [self.values(row + p, DOT_WIDTH) for row in b_rows]
             for r in cutlass.range_constexpr(rows):
                 av = self.values(a_rows[r] + p, DOT_WIDTH)
@@ -204,7 +252,7 @@ class HostMatmul:
                     fragment = acc[r * DOT_COLUMNS + c]
                     fragment.store(dtypes.multiply_add(av, bv[c], fragment.load()))
         sums = [fragment.load().reduce(cute.ReductionOp.ADD, self.sum(0), 0) for fragment in acc]
-        for p in range(whole, k):
+        for p in range(whole, after):
             for r in cutlass.range_constexpr(rows):
                 for c in cutlass.range_constexpr(DOT_COLUMNS):
                     x, y = self.value(a_rows[r] + p), self.value(b_rows[c] + p)
@@ -236,34 +284,33 @@ class HostMatmul:
         return t.iterator + offset
 
     @cute.jit
-    def axpy(self, a: cute.Tensor, bs, tail):
+    def axpy(self, a: cute.Tensor, bs, scales, tail):
         m, n, batches = self.outs(tail)[0].shape
         whole_m, whole_n = m - m % AXPY_ROWS, n - n % AXPY_WIDTH
         for batch in range(batches):
             for i in range(0, whole_m, AXPY_ROWS):
                 for j in range(0, whole_n, AXPY_WIDTH):
-                    self.axpy_block(a, bs, tail, i, j, batch, AXPY_ROWS)
+                    self.axpy_block(a, bs, scales, tail, i, j, batch, AXPY_ROWS)
             for i in range(whole_m, m):
                 for j in range(0, whole_n, AXPY_WIDTH):
-                    self.axpy_block(a, bs, tail, i, j, batch, 1)
+                    self.axpy_block(a, bs, scales, tail, i, j, batch, 1)
             for i in range(m):
                 for j in range(whole_n, n):
-                    self.element(a, bs, tail, i, j, batch)
+                    self.element(a, bs, scales, tail, i, j, batch)
 
     @cute.jit
     def axpy_block(
         self,
         a: cute.Tensor,
         bs,
+        scales,
         tail,
         i: Int32,
         j: Int32,
         batch: Int32,
         rows: cutlass.Constexpr,
     ):
-        blocks = [self.accumulators(rows, AXPY_WIDTH) for _ in bs]
-        for b, block in zip(bs, blocks, strict=True):
-            self.axpy_sums(a, b, block, i, j, batch, rows)
+        blocks = self.blocks(self.axpy_sums, a, bs, scales, i, j, batch, rows, AXPY_WIDTH)
         self.emit_block(tail, i, j, batch, blocks, rows, AXPY_WIDTH)
 
     @cute.jit
@@ -276,14 +323,16 @@ class HostMatmul:
         j: Int32,
         batch: Int32,
         rows: cutlass.Constexpr,
+        first: Int32,
+        after: Int32,
     ):
-        """One product's sums of a block of outputs."""
+        """One product's sums of a block of outputs, over a part of K."""
         batch_a = cutlass.min(batch, a.shape[2] - 1)
         columns = b.iterator + j + cutlass.min(batch, b.shape[2] - 1).to(Int64) * b.stride[2]
         acc = [cute.make_rmem_tensor((AXPY_WIDTH,), self.sum) for _ in range(rows)]
         for fragment in acc:
             fragment.fill(0)
-        for p in range(a.shape[1]):
+        for p in range(first, after):
             bv = self.values(columns + p.to(Int64) * b.stride[1], AXPY_WIDTH)
             for r in cutlass.range_constexpr(rows):
                 x = cute.full_like(bv, dtypes.widen(a[i + r, p, batch_a], self.sum))
@@ -293,31 +342,46 @@ class HostMatmul:
                 block[r, c] = acc[r][c]
 
     @cute.jit
-    def any(self, a: cute.Tensor, bs, tail):
+    def any(self, a: cute.Tensor, bs, scales, tail):
         m, n, batches = self.outs(tail)[0].shape
         for batch in range(batches):
             for i in range(m):
                 for j in range(n):
-                    self.element(a, bs, tail, i, j, batch)
+                    self.element(a, bs, scales, tail, i, j, batch)
 
     @cute.jit
-    def element(self, a: cute.Tensor, bs, tail, i: Int32, j: Int32, batch: Int32):
+    def element(self, a: cute.Tensor, bs, scales, tail, i: Int32, j: Int32, batch: Int32):
+        blocks = self.blocks(self.element_sum, a, bs, scales, i, j, batch, 1, 1)
+        self.emit(tail, i, j, batch, [block[0, 0] for block in blocks])
+
+    @cute.jit
+    def element_sum(
+        self,
+        a: cute.Tensor,
+        b: cute.Tensor,
+        block: cute.Tensor,
+        i: Int32,
+        j: Int32,
+        batch: Int32,
+        rows: cutlass.Constexpr,
+        first: Int32,
+        after: Int32,
+    ):
+        """One product's sum of an output, over a part of K."""
         batch_a = cutlass.min(batch, a.shape[2] - 1)
-        batch_b = cutlass.min(batch, bs[0].shape[2] - 1)
-        accs = [self.sum(0) for _ in bs]
-        for p in range(a.shape[1]):
+        batch_b = cutlass.min(batch, b.shape[2] - 1)
+        total = self.sum(0)
+        for p in range(first, after):
             x = dtypes.widen(a[i, p, batch_a], self.sum)
-            for product in cutlass.range_constexpr(self.products):
-                y = dtypes.widen(bs[product][j, p, batch_b], self.sum)
-                accs[product] = dtypes.multiply_add(x, y, accs[product])
-        self.emit(tail, i, j, batch, accs)
+            total = dtypes.multiply_add(x, dtypes.widen(b[j, p, batch_b], self.sum), total)
+        block[0, 0] = total
 
 
 def matmul(params: Mapping[str, Any]) -> KernelTemplate:
-    """Template ``gemm.kernels.host:matmul``; params ``a_dtype``, ``b_dtype``, ``products`` and
-    ``epilogue``.
+    """Template ``gemm.kernels.host:matmul``; params ``a_dtype``, ``b_dtype``, ``products``,
+    ``scales``, if any, and ``epilogue``.
     """
-    epilogue = params["epilogue"]
+    epilogue, scales = params["epilogue"], operands.Scales.parse(params)
     space, extents = AddressSpace.generic, operands.Extents()
     a, *bs = operands.matrices(params, extents, space)
     aux = operands.epilogue_inputs(epilogue, extents, space)
@@ -328,5 +392,6 @@ def matmul(params: Mapping[str, Any]) -> KernelTemplate:
         for entry in epilogue["outputs"]
         if "reduce" in entry
     ]
-    function = HostMatmul(a.element_type, params["products"], epilogue)
+    function = HostMatmul(a.element_type, params["products"], scales, epilogue)
+    aux = [*(scales.tensors(space) if scales else ()), *aux]
     return KernelTemplate(function, (a, *bs, *aux, *outs, *totals), 0)

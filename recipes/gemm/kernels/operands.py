@@ -8,12 +8,13 @@ wrapper refuses operands that disagree.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import cutlass
 import cutlass.cute as cute
-from cutlass import Float32
+from cutlass import Float32, Int32, Int64
 from cutlass.base_dsl.enums import AddressSpace
 from cutlass.cute.runtime import make_fake_tensor
 
@@ -54,6 +55,48 @@ def matrices(params: Mapping[str, Any], extents: Extents, space: AddressSpace) -
         for _ in range(params["products"])
     ]
     return [a, *bs]
+
+
+@dataclass(frozen=True)
+class Scales:
+    """Scales of blocks of A and of every B: of ``depth`` elements of K, and of so many rows of each
+    matrix, None where it has none. Tensors of them are fp32 ``(M or N, K, L)``, in blocks.
+    """
+
+    depth: int
+    rows: tuple[int | None, ...]
+
+    @staticmethod
+    def parse(params: Mapping[str, Any]) -> Scales | None:
+        """Parameter ``scales``, which is absent where no matrix has some."""
+        given = params.get("scales")
+        return None if given is None else Scales(given["depth"], tuple(given["rows"]))
+
+    @property
+    def count(self) -> int:
+        return sum(rows is not None for rows in self.rows)
+
+    def tensors(self, space: AddressSpace) -> list[Any]:
+        """An argument for each matrix that has scales."""
+        shapes = [tuple(cute.sym_int() for _ in range(3)) for _ in range(self.count)]
+        return [any_stride(Float32, shape, space) for shape in shapes]
+
+    def of_each(self, tensors: Sequence[cute.Tensor]) -> list[cute.Tensor | None]:
+        """The arguments, by matrix."""
+        left = iter(tensors)
+        return [None if rows is None else next(left) for rows in self.rows]
+
+    def read(self, tensor: cute.Tensor, matrix: int, row: Int32, block: Int32, batch: Int32) -> Any:
+        """The scale of a row of a matrix (0 is A) in a block of K; 1 where it has none."""
+        rows = self.rows[matrix]
+        if rows is None:
+            return Float32(1.0)
+        place = (
+            (row // rows).to(Int64) * tensor.stride[0]
+            + block.to(Int64) * tensor.stride[1]
+            + cutlass.min(batch, tensor.shape[2] - 1).to(Int64) * tensor.stride[2]
+        )
+        return cute.make_tensor(tensor.iterator + place, cute.make_layout(1))[0]
 
 
 def tma_stride(dtype: type, shape: tuple[Any, Any, Any], unit_axis: int) -> Any:

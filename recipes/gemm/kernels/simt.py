@@ -1,12 +1,13 @@
 """Matmuls of one A with a pointwise epilogue and reductions of its values, for operands that TMA
 cannot describe: slower, and right for every layout.
 
-Arguments: ``launch, a (M, K, La), b (N, K, Lb)..., aux..., outs...``; element alignment, any
-strides, any extents (K = 0 runs the epilogue on zeros). BFLOAT16, HALF, FLOAT, FP8_E4M3 or FP8_E5M2
-in, which may differ between A and every B; fp32 FMA on the CUDA cores, so FLOAT inputs keep full
-precision. INT8 in: INT32 multiply-adds. In place of an output that is reduced stand its partial
-values (T, R, L), which ``fold.py`` folds: for each of the T tiles along the axes that are reduced,
-and each of the R rows or columns that are kept.
+Arguments: ``launch, a (M, K, La), b (N, K, Lb)..., scales..., aux..., outs...``; element alignment,
+any strides, any extents (K = 0 runs the epilogue on zeros). BFLOAT16, HALF, FLOAT, FP8_E4M3 or
+FP8_E5M2 in, which may differ between A and every B; fp32 FMA on the CUDA cores, so FLOAT inputs
+keep full precision. INT8 in: INT32 multiply-adds. Of matrices with a scale for each block, the sum
+of a block of K is scaled before it is added. In place of an output that is reduced stand its
+partial values (T, R, L), which ``fold.py`` folds: for each of the T tiles along the axes that are
+reduced, and each of the R rows or columns that are kept.
 
 Roles: 256 threads compute a 64 x 64 tile, 4 x 4 outputs each; no specialisation. Per 16 k each
 thread loads 4 elements of A and of each B to registers, then the block computes on the tile in
@@ -19,7 +20,7 @@ the mode's identity. The order is fixed.
 
 Shared memory: 16 x 68 values of 4 bytes = 4352 bytes for A and for each B, padded rows of 68 so
 that reads of 16 bytes stay aligned; A's is used again, as fp32, for reductions. Registers: for each
-product 16 accumulators, and 4 staged elements of each operand.
+product 16 accumulators, with scales 16 more, and 4 staged elements of each operand.
 
 Floor: fp32 FMA peak of an H200 is 67 TFLOP/s; a 4 x 4 block reads 8 floats of shared memory per 16
 FMA, which was expected to cap it near a third (27 TFLOP/s measured at 2048 cubed).
@@ -62,25 +63,34 @@ PATTERN = tuple((r, c) for r in range(BLOCK) for c in range(BLOCK))
 class SimtMatmul:
     """The traced host and device functions; what they are specialised on lives in the instance."""
 
-    def __init__(self, a_dtype: type, products: int, epilogue: Mapping[str, Any]):
+    def __init__(
+        self,
+        a_dtype: type,
+        products: int,
+        scales: operands.Scales | None,
+        epilogue: Mapping[str, Any],
+    ):
         self.sum = dtypes.accumulator(a_dtype)
         self.products = products
+        self.scales = scales
+        self.num_scales = scales.count if scales else 0
         self.epilogue = epilogue
         self.num_inputs = len(epilogue["inputs"])
 
     @cute.jit
     def __call__(self, launch: Int32, a: cute.Tensor, stream, *rest):
         bs, tail = rest[: self.products], rest[self.products :]
+        scales, tail = tail[: self.num_scales], tail[self.num_scales :]
         aux, outs = tail[: self.num_inputs], tail[self.num_inputs :]
         m, n, batches = a.shape[0], bs[0].shape[0], outs[0].shape[2]
         tiles = cute.ceil_div(m, TILE) * cute.ceil_div(n, TILE) * batches
         if (launch != 0) & (tiles > 0):
-            self.kernel(a, bs, aux, outs).launch(
+            self.kernel(a, bs, scales, aux, outs).launch(
                 grid=[tiles, 1, 1], block=[THREADS, 1, 1], stream=stream
             )
 
     @cute.kernel
-    def kernel(self, a: cute.Tensor, bs, aux, outs):
+    def kernel(self, a: cute.Tensor, bs, scales, aux, outs):
         m, n = a.shape[0], bs[0].shape[0]
         thread, tile = cute.arch.thread_idx()[0], cute.arch.block_idx()[0]
         tiles_n = cute.ceil_div(n, TILE)
@@ -101,7 +111,14 @@ class SimtMatmul:
         accs = [cute.make_rmem_tensor((BLOCK, BLOCK), self.sum) for _ in bs]
         for acc in accs:
             acc.fill(0)
+        sums = accs
+        if cutlass.const_expr(self.scales is not None):
+            sums = [cute.make_rmem_tensor((BLOCK, BLOCK), self.sum) for _ in bs]
+            for block in sums:
+                block.fill(0)
         tr, tc = corner(thread)
+        rows = [row0 + tr + r for r in range(BLOCK)]
+        columns = [column0 + tc + c for c in range(BLOCK)]
         self.load(a, next_a, row0, Int32(0), batch, at_a)
         for b, next_b, at_b in zip(bs, next_bs, at_bs, strict=True):
             self.load(b, next_b, column0, Int32(0), batch, at_b)
@@ -116,11 +133,14 @@ class SimtMatmul:
                 self.load(b, next_b, column0, k0 + TILE_K, batch, at_b)
             multiply(s_a, s_bs, accs, thread)
             cute.arch.sync_threads()
+            if cutlass.const_expr(self.scales is not None):
+                after = k0 + TILE_K
+                if (after % self.scales.depth == 0) | (after >= k):
+                    block = k0 // self.scales.depth
+                    self.scale(scales, sums, accs, rows, columns, (m, n), block, batch)
 
-        rows = [row0 + tr + r for r in range(BLOCK)]
-        columns = [column0 + tc + c for c in range(BLOCK)]
         blocks = [cute.make_rmem_tensor((BLOCK * BLOCK,), self.sum) for _ in bs]
-        for acc, block in zip(accs, blocks, strict=True):
+        for acc, block in zip(sums, blocks, strict=True):
             for e in cutlass.range_constexpr(BLOCK * BLOCK):
                 block[e] = acc[PATTERN[e]]
         mine = device_epilogue.Block(rows, columns, batch, PATTERN, (m, n))
@@ -134,6 +154,25 @@ class SimtMatmul:
                 narrow = cute.make_rmem_tensor((BLOCK * BLOCK,), out.element_type)
                 narrow.store(DEVICE.narrow(value, out.element_type))
                 device_epilogue.store_direct(out, narrow, mine)
+
+    @cute.jit
+    def scale(self, scales, sums, accs, rows, columns, extents, block: Int32, batch: Int32):
+        """Add a block of K of every product to the sums, and start the next from zero."""
+        tensors = self.scales.of_each(scales)
+        inside = [
+            [cutlass.min(x, extent - 1) for x in coordinates]
+            for coordinates, extent in zip((rows, columns), extents, strict=True)
+        ]
+        of_a = [self.scales.read(tensors[0], 0, row, block, batch) for row in inside[0]]
+        for product in cutlass.range_constexpr(len(accs)):
+            matrix = product + 1
+            tensor = tensors[matrix]
+            of_b = [self.scales.read(tensor, matrix, row, block, batch) for row in inside[1]]
+            for r in cutlass.range_constexpr(BLOCK):
+                for c in cutlass.range_constexpr(BLOCK):
+                    scaled = accs[product][r, c] * of_a[r] * of_b[c]
+                    sums[product][r, c] = sums[product][r, c] + scaled
+            accs[product].fill(0)
 
     @cute.jit
     def leave(
@@ -205,10 +244,10 @@ class SimtMatmul:
 
 
 def matmul(params: Mapping[str, Any]) -> KernelTemplate:
-    """Template ``gemm.kernels.simt:matmul``; params ``a_dtype``, ``b_dtype``, ``products`` and
-    ``epilogue``.
+    """Template ``gemm.kernels.simt:matmul``; params ``a_dtype``, ``b_dtype``, ``products``,
+    ``scales``, if any, and ``epilogue``.
     """
-    epilogue = params["epilogue"]
+    epilogue, scales = params["epilogue"], operands.Scales.parse(params)
     space, extents = AddressSpace.gmem, operands.Extents()
     a, *bs = operands.matrices(params, extents, space)
     aux = operands.epilogue_inputs(epilogue, extents, space)
@@ -218,6 +257,7 @@ def matmul(params: Mapping[str, Any]) -> KernelTemplate:
             kept = {(0,): extents.n, (1,): extents.m, (0, 1): cute.sym_int()}[axes]
             outs[position] = operands.partials((cute.sym_int(), kept, extents.batch), space)
     stream = make_fake_stream(use_tvm_ffi_env_stream=True)
-    function = SimtMatmul(a.element_type, params["products"], epilogue)
+    function = SimtMatmul(a.element_type, params["products"], scales, epilogue)
+    aux = [*(scales.tensors(space) if scales else ()), *aux]
     smem_bytes = (1 + params["products"]) * SMEM_BYTES
     return KernelTemplate(function, (Int32(1), a, stream, *bs, *aux, *outs), smem_bytes)

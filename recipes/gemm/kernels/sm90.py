@@ -23,16 +23,15 @@ Pipelines:
 * stores: each math warpgroup has ``SLOTS`` staging slots of 64 rows x 128 bytes of its own and one
   named barrier; its warp 0 issues the TMA stores. No barrier spans the math warpgroups.
 
-FP8: WGMMA reads it along K alone, and keeps about 14 bits of the sums. With ``promote`` it sums a
-k tile (128) from zero, up to 128 columns of one product at a time, and the warpgroup adds that to
-its fp32 accumulators; while it waits and adds, the tensor cores work for the other warpgroup.
-Without, sums of all of K are as WGMMA leaves them. (A second set of sums in flight per warpgroup
-would fill the gaps of tiles of 64 rows; 128 x 128 has registers for it.)
+FP8: WGMMA reads it along K alone, and keeps about 14 bits of the sums. It sums two k tiles (256)
+from zero, of as many columns of one product at a time as registers allow, and the warpgroup adds
+that to its fp32 accumulators; while it waits and adds, the tensor cores work for the other
+warpgroup.
 
 Registers: 384 threads start with 168 each; the producer drops to 40 and math rises to 232
 (40 + 2 x 232 = 504 <= 512 per lane of the file). The accumulators are products x tile_n / 2 of
-them, and 64 at most for sums to promote: within 192 together. 256-thread CTAs (one math warpgroup)
-may use 255 and need no exchange.
+them, and for FP8 there are tile_n / 2 more for the sums to promote, or half as many: within 192
+together. 256-thread CTAs (one math warpgroup) may use 255 and need no exchange.
 
 Shared memory: barriers 1 KB, stages x (tile_m + products x tile_n) rows of 128 bytes, G x SLOTS x
 8 KB of staging, (W - 1) / W of the tile in fp32 to exchange, within 232448 bytes: 4 stages at
@@ -111,8 +110,8 @@ PRODUCER_REGISTERS, MATH_REGISTERS = 40, 232
 GROUP_BARRIER = 1  # named barrier of math warpgroup g: GROUP_BARRIER + g
 SPLIT_BARRIER = 3
 
-FAST_COLUMNS, PROMOTED_COLUMNS = 256, 128  # of a WGMMA at most
 MAX_ACCUMULATORS = 192  # registers of a math thread: the rest of 232 are addresses and epilogue
+PROMOTED_K_TILES = 2  # whose products of FP8 the tensor cores sum: no more than half of the stages
 BLOCK_COLUMNS = 64  # of the tile, that the epilogue takes at a time at most
 COLUMNS_STEP = 16  # of what a block finishes of a tile: of one stmatrix
 
@@ -132,7 +131,6 @@ class Config:
     a_dtype: type
     b_dtype: type
     products: int
-    promote: bool
     a_major: str
     b_major: str
     tile: tuple[int, int, int]
@@ -153,7 +151,6 @@ class Config:
             a_dtype=a_dtype,
             b_dtype=operands.named_dtype(_chosen(params, "b_dtype", same_unit)),
             products=_chosen(params, "products", (1, 2)),
-            promote=_chosen(params, "promote", (False, True)),
             # WGMMA reads 8-bit matrices along K alone.
             a_major=_chosen(params, "a_major", ("k",) if is_fp8 else ("k", "m")),
             b_major=_chosen(params, "b_major", ("k",) if is_fp8 else ("k", "n")),
@@ -199,17 +196,23 @@ class Config:
         return None
 
     @property
+    def promotes(self) -> bool:
+        """Whether sums of the tensor cores are added up by the threads."""
+        return self.a_dtype.width == 8
+
+    @property
     def mma_columns(self) -> int:
-        """Columns of a WGMMA."""
-        most = PROMOTED_COLUMNS if self.promote else FAST_COLUMNS
-        return self.tile[1] // -(-self.tile[1] // most)
+        """Columns of a WGMMA: the tile's, or half of them where sums to promote would not fit."""
+        columns = self.tile[1]
+        fits = (self.products + 1) * columns * GROUP_ROWS // WARPGROUP <= MAX_ACCUMULATORS
+        return columns if fits or not self.promotes else columns // 2
 
     @property
     def accumulators(self) -> int:
         """Registers of a thread that hold sums: those of the tile of each product, and those of
         the WGMMA whose sums are promoted.
         """
-        columns = self.products * self.tile[1] + (self.mma_columns if self.promote else 0)
+        columns = self.products * self.tile[1] + (self.mma_columns if self.promotes else 0)
         return columns * GROUP_ROWS // WARPGROUP
 
     @property
@@ -678,13 +681,10 @@ class Sm90Matmul:
         for item in range(first, raster.items, step):
             tile = raster.locate(item, place)
             begin, end = self.split_range(tile, place, raster.splits, k_tiles)
-            if cutlass.const_expr(config.promote):
-                for acc in accs:
-                    acc.fill(0.0)
-                for _ in range(begin, end):
-                    pipe.consumer_wait(read)
-                    self.promote(start, accumulate, accs, r_a, r_bs, pipe, read)
-                    read.advance()
+            if cutlass.const_expr(config.promotes):
+                read, release = self.promote(
+                    pipe, start, accumulate, accs, r_a, r_bs, begin, end, read, release
+                )
             else:
                 pipe.consumer_wait(read)
                 warpgroup.fence()
@@ -712,7 +712,7 @@ class Sm90Matmul:
             if cutlass.const_expr(not config.split_k):
                 # The loads of the first block fly while the last steps multiply.
                 fetched = device_epilogue.fetch(config.epilogue, aux, self.block(view, 0))
-            if cutlass.const_expr(not config.promote):
+            if cutlass.const_expr(not config.promotes):
                 warpgroup.wait_group(0)
                 pipe.consumer_release(release)
                 release.advance()
@@ -729,34 +729,59 @@ class Sm90Matmul:
         cute.arch.cp_async_bulk_wait_group(0, read=True)
 
     @cute.jit
-    def promote(self, start, accumulate, accs, r_a, r_bs, pipe, read):
-        """Add a k tile's products to the accumulators, summed on the tensor cores over the tile
-        alone: they keep about 14 bits of a sum of FP8 products.
+    def promote(
+        self, pipe, start, accumulate, accs, r_a, r_bs, begin: Int32, end: Int32, read, release
+    ):
+        """Sum products of FP8 on the tensor cores over some k tiles, and those sums in fp32.
 
-        One WGMMA's columns at a time, of one B, so that its sums take few registers. While a
-        warpgroup adds, the tensor cores work for the other.
+        The columns of one WGMMA go over the k tiles before the next, so that their sums take few
+        registers. Returns the pipeline's states behind the last k tile.
         """
-        columns = self.config.mma_columns
-        pieces = self.config.tile[1] // columns
-        steps = cute.size(r_a, mode=[2])
+        config = self.config
+        columns = config.mma_columns
+        pieces = [(p, n) for p in range(config.products) for n in range(config.tile[1] // columns)]
         part = cute.make_rmem_tensor(
-            accumulate.partition_shape_C((self.config.tile[0], columns)), Float32
+            accumulate.partition_shape_C((config.tile[0], columns)), Float32
         )
         flat = cute.make_tensor(part.iterator, cute.make_layout(cute.size(part)))
-        for p in cutlass.range_constexpr(len(accs)):
-            for n in cutlass.range_constexpr(pieces):
-                warpgroup.fence()
-                for i in cutlass.range_constexpr(steps):
-                    mma = start if i == 0 else accumulate
-                    a, b = r_a[None, None, i, read.index], r_bs[p][None, n, i, read.index]
-                    b = cute.make_tensor(b.iterator, cute.append(b.layout, cute.make_layout(1)))
-                    cute.gemm(mma, part, a, b, part)
-                warpgroup.commit_group()
+        for acc in accs:
+            acc.fill(0.0)
+        for k in range(begin, end, PROMOTED_K_TILES):
+            last = cutlass.min(k + PROMOTED_K_TILES, end)
+            first = read.clone()
+            for index in cutlass.range_constexpr(len(pieces)):
+                p, n = pieces[index]
+                is_last = index == len(pieces) - 1
+                read = first.clone()
+                if cutlass.const_expr(index == 0):
+                    pipe.consumer_wait(read)
+                self.multiply(start, accumulate, part, r_a, r_bs[p], n, read.index)
+                read.advance()
+                for _ in range(k + 1, last):
+                    if cutlass.const_expr(index == 0):
+                        pipe.consumer_wait(read)
+                    self.multiply(accumulate, accumulate, part, r_a, r_bs[p], n, read.index)
+                    read.advance()
+                    if cutlass.const_expr(is_last):
+                        warpgroup.wait_group(1)
+                        pipe.consumer_release(release)
+                        release.advance()
                 warpgroup.wait_group(0)
-                if cutlass.const_expr(p == len(accs) - 1 and n == pieces - 1):
-                    pipe.consumer_release(read)
+                if cutlass.const_expr(is_last):
+                    pipe.consumer_release(release)
+                    release.advance()
                 mine = cute.make_tensor(accs[p].iterator + n * cute.size(part), flat.layout)
                 mine.store(mine.load() + flat.load())
+        return read, release
+
+    def multiply(self, first, accumulate, part, r_a, r_b, n: int, stage: Int32) -> None:
+        """Issue the WGMMA of a k tile and its ``n``-th columns; ``first`` is that of step 0."""
+        warpgroup.fence()
+        for i in range(cute.size(r_a, mode=[2])):
+            a, b = r_a[None, None, i, stage], r_b[None, n, i, stage]
+            b = cute.make_tensor(b.iterator, cute.append(b.layout, cute.make_layout(1)))
+            cute.gemm(first if i == 0 else accumulate, part, a, b, part)
+        warpgroup.commit_group()
 
     @cute.jit
     def reduce_splits(

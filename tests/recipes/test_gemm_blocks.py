@@ -1,0 +1,117 @@
+"""Matmuls of FP8 with a scale for each block, without a compiler: facts, plans, declines."""
+
+from __future__ import annotations
+
+import gemm_graphs
+import pytest
+from gemm_graphs import BF16, E4M3, FLOAT, HALF, INT8, block_scaled
+from table_model import declared
+
+import cudnn_aot as cudnn
+from cudnn_aot.compiler.planning.engine import Refusal
+from cudnn_aot.compiler.planning.plan import plan_graph
+from cudnn_aot.compiler.target.target import load_target
+from cudnn_aot.errors import cudnnGraphNotSupportedError
+from cudnn_aot.recipes.gemm.facts import analyze
+
+H200, CPU = load_target("h200"), load_target("cpu")
+
+
+def facts_of(graph):
+    graph.freeze()
+    facts = analyze(graph)
+    assert not isinstance(facts, Refusal), facts.reason
+    return facts
+
+
+def test_facts_name_the_numbers_the_scales_and_their_blocks():
+    facts = facts_of(block_scaled("g", 200, 328, 336))
+    assert [operand.name for operand in facts.operands()] == ["A", "B", "a_scale", "b_scale", "Y"]
+    assert (facts.a.dtype, facts.b.dtype, facts.majors()) == ("FP8_E4M3", "FP8_E4M3", ("k", "k"))
+    scales = [(scale.operand.name, scale.rows, scale.depth) for scale in facts.scales]
+    assert scales == [("a_scale", 1, 128), ("b_scale", 128, 128)]
+    assert facts.layout_class == "FP8_E4M3xFP8_E4M3 by 1x128+128x128 kk []  -> BFLOAT16"
+    assert facts.describe()["scales 'b_scale'"].endswith("one for each 128 rows and 128 of K")
+    alone = facts_of(block_scaled("g", 200, 328, 336, rows=(1, None)))
+    assert alone.scales[1] is None and "by 1x128+1" in alone.layout_class
+    assert not facts_of(gemm_graphs.plain("g", 8, 8, 8)).is_scaled
+
+
+@pytest.mark.parametrize("target", [H200, CPU], ids=["h200", "cpu"])
+def test_scales_are_operands_of_the_kernel_after_the_matrices(target):
+    symbols = {"M": {"min": 0, "max": 4096}}
+    plan = plan_graph(block_scaled("g", "M", 328, 336, batch=2, symbols=symbols), target)
+    assert plan.engine_name == ("gemm.host.blocked" if target is CPU else "gemm.sm90.persistent")
+    (step,) = plan.table["branches"]["blocked" if target is CPU else "any_stride"]["steps"]
+    kernel = plan.kernels[step["kernel"]]
+    assert kernel.params["scales"] == {"depth": 128, "rows": (1, 128)}
+    call = declared(plan.table, {"M": 200})
+    views = [arg for arg in step["args"] if "operand" in arg]
+    shapes = [[call.value(e) for e in view["dim"]] for view in views]
+    strides = [[call.value(e) for e in view["stride"]] for view in views]
+    assert shapes[2:4] == [[200, 3, 2], [3, 3, 2]]
+    assert strides[2:4] == [[3, 1, 600], [3, 1, 9]]
+
+
+def test_one_scale_for_all_rows_is_read_by_all():
+    """A scale tensor of one row has no step along rows, whatever its stride."""
+    g = gemm_graphs.graph("g")
+    a = gemm_graphs.operand(g, "A", 32, 256, data_type=E4M3)
+    b = gemm_graphs.operand(g, "B", 256, 48, transposed=True, data_type=E4M3)
+    scale = g.tensor(name="s", dim=[1, 1, 2], stride=[2, 2, 1], data_type=FLOAT)
+    a = g.block_scale_dequantize(a, scale, block_size=[128])
+    g.matmul(a, b).set_output(True).set_data_type(BF16)
+    assert [(s.rows, s.depth) for s in facts_of(g).scales if s] == [(1, 128)]
+    plan = plan_graph(g, CPU)
+    (step,) = plan.table["branches"]["blocked"]["steps"]
+    call = declared(plan.table, {})
+    assert [call.value(e) for e in step["args"][2]["stride"]] == [0, 1, 0]
+
+
+def scaled(scale_type=FLOAT, between=FLOAT, a_type=E4M3, depth=128, b_depth=None, read=False):
+    g = gemm_graphs.graph("g")
+    a = gemm_graphs.operand(g, "A", 64, 256, data_type=a_type)
+    b = gemm_graphs.operand(g, "B", 256, 48, transposed=True, data_type=a_type)
+    blocks = -(-256 // depth)
+    scale = gemm_graphs.operand(g, "s", 64, blocks, data_type=scale_type)
+    a = g.block_scale_dequantize(a, scale, block_size=[1, depth], name="dqa")
+    a.set_data_type(between).set_name("wide")
+    if b_depth:
+        scale = gemm_graphs.operand(g, "t", -(-256 // b_depth), 48, data_type=FLOAT)
+        b = g.block_scale_dequantize(b, scale, block_size=[b_depth, 1])
+    y = g.matmul(a, b, name="mm")
+    if read:
+        other = g.reduction(a, mode=cudnn.reduction_mode.ADD, name="sum").set_dim([1, 64, 1])
+        other.set_output(True).set_data_type(FLOAT)
+    y.set_output(True).set_data_type(BF16)
+    return g
+
+
+DT = cudnn.data_type
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"scale_type": DT.FP8_E8M0, "depth": 32}, "scales 's' are FP8_E8M0, want FLOAT"),
+        ({"scale_type": E4M3, "depth": 16}, "scales 's' are FP8_E4M3, want FLOAT"),
+        ({"a_type": DT.FP4_E2M1, "scale_type": E4M3, "depth": 16}, "dtype FP4_E2M1 is not in"),
+        ({"a_type": INT8}, "'A' has a scale for each block and is INT8, want FP8"),
+        ({"a_type": HALF}, "'A' has a scale for each block and is HALF, want FP8"),
+        ({"between": BF16}, "'wide', which 'dqa' dequantizes, is BFLOAT16, want FLOAT"),
+        ({"depth": 8}, "'s' has a scale for each 8 of K, want a multiple of 16"),
+        ({"b_depth": 64}, "blocks along K have 128 in 's' and 64 in 't', want one number"),
+        ({"read": True}, "reduction 'sum' reads 'wide', an operand of a matmul"),
+    ],
+)
+def test_scales_that_no_kernel_takes_are_declined(change, reason):
+    for target in (CPU, H200):
+        with pytest.raises(cudnnGraphNotSupportedError) as declined:
+            plan_graph(scaled(**change), target)
+        assert reason in str(declined.value)
+
+
+def test_the_kernel_for_few_rows_takes_no_scales():
+    with pytest.raises(cudnnGraphNotSupportedError) as declined:
+        plan_graph(scaled(a_type=HALF), H200)
+    assert "gemm.sm90.gemv: 'A' has a scale for each block, want none" in str(declined.value)
