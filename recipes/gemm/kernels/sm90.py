@@ -49,8 +49,8 @@ finishes the r-th of W shares of the columns; sums are added in a fixed order. K
 Split-K over a workspace (``split_k``): an item of work is (tile, split). With splits > 1 every CTA
 writes its fp32 tile to ``partials`` and counts itself in ``counters[tile]``; the last to arrive
 adds the partial sums in split order, so the result does not depend on who is last, and runs the
-epilogue. Counters must be zero before the launch. Extents, with tiles_m = round_up(ceil_div(M, tile_m), cluster_m)
-and tiles_n likewise:
+epilogue. Counters must be zero before the launch. Extents, with tiles_m =
+round_up(ceil_div(M, tile_m), cluster_m) and tiles_n likewise:
 
     partials  FLOAT  tiles_m * tiles_n * L * splits * tile_m * tile_n   (16-byte aligned)
     counters  INT32  tiles_m * tiles_n * L
