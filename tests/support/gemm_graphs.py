@@ -29,6 +29,7 @@ BENCH_SHAPES = (
 # Those that bench/tensor_cores.py times: of FP8, and of gated FFNs.
 FP8_BENCH_SHAPES = ((8192, 8192, 8192), (4096, 4096, 4096), (512, 4096, 4096), (64, 4096, 4096))
 GATED_BENCH_SHAPES = ((4096, 14336, 4096), (512, 14336, 4096))
+FUSED_BENCH_SHAPES = ((4096, 11008, 4096), (512, 4096, 4096))
 
 
 def graph(name: str, io=BF16, symbols=None) -> Graph:
@@ -153,6 +154,18 @@ def block_scaled(
     return g
 
 
+def fused(name: str, m, n, k, kind: str) -> Graph:
+    """A product with a row bias and GELU, or with a residual matrix."""
+    g = graph(name)
+    y = g.matmul(operand(g, "A", m, k), operand(g, "B", k, n, transposed=True), name="mm")
+    if kind == "gelu":
+        y = g.gelu(g.add(y, g.tensor(name="bias", dim=[1, 1, n], stride=[n, n, 1])))
+    else:
+        y = g.add(y, operand(g, "residual", m, n))
+    y.set_output(True).set_data_type(BF16).set_name("Y")
+    return g
+
+
 def gated(
     name: str, m, n, k, io=BF16, out=None, b_transposed=True, up_transposed=True, symbols=None
 ) -> Graph:
@@ -257,6 +270,9 @@ def bench_graphs() -> list[Graph]:
     plains += [
         scaled(f"bench_fp8_{m}x{n}x{k}", m, n, k, by_column=False) for m, n, k in FP8_BENCH_SHAPES
     ]
+    for m, n, k in FUSED_BENCH_SHAPES:
+        for kind in ("gelu", "residual"):
+            plains.append(fused(f"bench_{kind}_{m}x{n}x{k}", m, n, k, kind))
     for m, n, k in GATED_BENCH_SHAPES:
         plains.append(gated(f"bench_gated_{m}x{n}x{k}", m, n, k))
         plains.append(gated(f"bench_gated_fp8_{m}x{n}x{k}", m, n, k, io=E4M3, out=BF16))
