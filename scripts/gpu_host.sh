@@ -68,8 +68,6 @@ if ((bench)); then
 else
   step 'every plan for h200' cudnn-aot run --all --target h200
 fi
-step 'every plan of engines that are not mature' \
-  cudnn-aot run --all --target h200 --store "$folder/opt_in"
 if ((bench)); then
   step 'C++ server' cpp_server
 fi
