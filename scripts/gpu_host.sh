@@ -56,6 +56,7 @@ fi
 site=$(cd "$site" && pwd)
 export PYTHONPATH=$site PATH=$site/bin:$PATH
 export CUDNN_AOT_STORE=$PWD/$folder/store CUDNN_AOT_TEST_STORE=$PWD/$folder/store
+export CUDNN_AOT_TEST_PEER_STORE=$PWD/$folder/peer
 export CUDNN_AOT_FORBID_COMPILE=1
 if [[ -d $folder/configs ]]; then
   export CUDNN_AOT_TEST_CONFIG_STORE=$PWD/$folder/configs
