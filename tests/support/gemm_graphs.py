@@ -193,6 +193,18 @@ def reduced(name: str, m, n, k, folds, io=BF16, batch=1, whole=True, symbols=Non
     return g
 
 
+def sums(name: str, m, n, k) -> Graph:
+    """The INT32 sums of products of INT8, and the largest magnitude of each column of them."""
+    g = graph(name)
+    a = operand(g, "A", m, k, data_type=INT8)
+    b = operand(g, "B", k, n, data_type=INT8)
+    y = g.matmul(a, b, name="mm", compute_data_type=INT32)
+    y.set_output(True).set_data_type(INT32).set_name("Y")
+    largest = g.reduction(y, mode=cudnn.reduction_mode.AMAX, name="amax").set_dim([1, 1, n])
+    largest.set_output(True).set_data_type(FLOAT).set_name("largest")
+    return g
+
+
 def other_majors(name: str, m, n, k, a_transposed: bool, b_transposed: bool) -> Graph:
     g = graph(name)
     a = operand(g, "A", m, k, transposed=a_transposed)
@@ -219,6 +231,8 @@ def in_process() -> Graph:
 
 
 ANY_M = {"M": {"min": 0, "max": 65536, "hint": 1024}}
+# Modes of reductions, and the axes that they fold.
+FOLDS = (("ADD", "m"), ("AMAX", "n"), ("MAX", "m"), ("MIN", "n"), ("NORM2", "mn"), ("AVG", "mn"))
 
 TEST_GRAPHS: tuple[Callable[[], Graph], ...] = (
     lambda: plain("dynamic_m", "M", 512, 256, symbols=ANY_M),
@@ -263,6 +277,16 @@ TEST_GRAPHS: tuple[Callable[[], Graph], ...] = (
     lambda: gated("gated_fp8", 200, 336, 144, io=E4M3),
     lambda: gated("gated_fp8_any_m", "M", 328, 528, io=E4M3, out=BF16, symbols=ANY_M),
 )
+# That tensor cores, or kernels that read by TMA, do not take.
+ANY_STRIDE_GRAPHS: tuple[Callable[[], Graph], ...] = (
+    lambda: reduced("folds", 200, 130, 72, FOLDS),
+    lambda: reduced("folds_any_m", "M", 67, 40, FOLDS[:2], symbols=ANY_M),
+    lambda: reduced("folds_alone", 129, 200, 64, FOLDS[4:], batch=3, whole=False),
+    lambda: reduced("folds_norm1", 65, 72, 64, [("NORM1", "m"), ("NORM1", "n")], io=HALF),
+    lambda: plain("float", 130, 96, 77, io=FLOAT),
+    lambda: scaled("int8", 65, 96, 100, (INT8, INT8), FLOAT),
+    lambda: sums("int8_sums", 67, 45, 333),
+)
 
 
 def bench_graphs() -> list[Graph]:
@@ -282,7 +306,7 @@ def bench_graphs() -> list[Graph]:
 def main(folder: str) -> None:
     out = Path(folder)
     out.mkdir(parents=True, exist_ok=True)
-    for g in [*(make() for make in TEST_GRAPHS), *bench_graphs()]:
+    for g in [*(make() for make in (*TEST_GRAPHS, *ANY_STRIDE_GRAPHS)), *bench_graphs()]:
         (out / f"{g.name}.json").write_text(graph_json.dumps(g), encoding="utf-8")
 
 
