@@ -77,7 +77,7 @@ def matrices(graph: Graph, bound: dict[int, Any]) -> dict[int, Any]:
     return made
 
 
-def blobs(graph: Graph, bound: dict[int, Any]) -> dict[int, Any]:
+def blobs(bound: dict[int, Any]) -> dict[int, Any]:
     """The memory of each buffer as a vector; numbers are vectors of one."""
     made = {}
     for uid, each in bound.items():
@@ -107,7 +107,7 @@ def given(
 ) -> tuple[dict[int, Any], dict[str, Any]]:
     """What a program gives to `Plan.execute`: buffers by uid, and other arguments."""
     if way == "blobs":
-        return blobs(graph, bound), {"symbols": symbols or None}
+        return blobs(bound), {"symbols": symbols or None}
     buffers = bound if way == "declared" else matrices(graph, bound)
     call = overrides(graph, bound) if way == "overrides" else {}
     return buffers, {"symbols": None} | call
@@ -167,7 +167,9 @@ def test_rows_that_change_from_call_to_call(peer, name):
         buffers, call = given(graph, bound, symbols, "overrides")
         for uid, shape in zip(call["override_uids"], call["override_shapes"], strict=True):
             if uid not in {tensor.uid for tensor in graph.outputs()}:
-                room = torch.full((1024, shape[-1]), torch.nan, dtype=bound[uid].dtype).cuda()
+                room = torch.full(
+                    (1024, shape[-1]), torch.nan, dtype=bound[uid].dtype, device=bound[uid].device
+                )
                 room[:rows].copy_(bound[uid][0])
                 buffers[uid] = room
         execute(plan, buffers, symbols, **call)

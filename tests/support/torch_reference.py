@@ -192,9 +192,11 @@ def addresses(bound: Mapping[int, Any]) -> dict[int, Any]:
     }
 
 
-def execute(plan: Any, bound: Mapping[int, Any], symbols: Mapping[str, int], **call: Any) -> None:
-    """Execute on the current stream with a workspace full of garbage, and wait. ``call`` are more
-    parameters of `Plan.execute`.
+def execute(
+    plan: Any, bound: Mapping[int, Any], symbols: Mapping[str, int], /, **call: Any
+) -> None:
+    """Execute on the current stream with a workspace full of garbage, and wait. ``call`` has other
+    parameters of `Plan.execute`; with ``symbols=None`` the buffers alone say what the symbols are.
     """
     room = plan.workspace_bytes(symbols)
     workspace = torch.full((room,), 0xFF, dtype=torch.uint8, device="cuda") if room else None
