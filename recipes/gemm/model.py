@@ -100,16 +100,21 @@ class Menu:
 
 
 @functools.lru_cache(maxsize=8)
-def menu_for(element_bytes: int, products: int) -> Menu:
+def menu_for(element_bytes: int, products: int, scaled_columns: int | None = None) -> Menu:
     """The menu of a class of tiles."""
     tile_k = TILE_K_BYTES // element_bytes
     rows = []
     for tile_m, tile_n, *others in MENU:
         config = GemmConfig(tile_m, tile_n, tile_k, *others)
-        if config.why_not_for(element_bytes, products) is None:
+        if config.why_not_for(element_bytes, products, scaled_columns) is None:
             math_cycles = _math_cycles(config, element_bytes, products)
             rows.append(_Row(config, math_cycles, _tail_cycles(config, products)))
-    return Menu(element_bytes, products, tuple(rows), GemmConfig(64, 128, tile_k, 1, 1, 1))
+    fallback = next(
+        config
+        for config in (GemmConfig(64, tile_n, tile_k, 1, 1, 1) for tile_n in (128, 64, 32))
+        if config.tile_n == 32 or not config.why_not_for(element_bytes, products, scaled_columns)
+    )
+    return Menu(element_bytes, products, tuple(rows), fallback)
 
 
 def _math_cycles(config: GemmConfig, element_bytes: int, products: int) -> float:
