@@ -1,12 +1,13 @@
-"""Stored plans of FP8 matmuls and of gated FFNs beside torch: TFLOP/s, medians of interleaved launches.
+"""Stored plans of FP8 and fused matmuls beside torch: TFLOP/s, medians of interleaved launches.
 
     python bench/tensor_cores.py --store STORE [--compile]
 
 FP8 stands beside ``torch._scaled_mm`` with sums as exact as it gives them and with
-``use_fast_accum``; a gated FFN beside ``silu(a @ gate) * (a @ up)``, as it is and, with
-``--compile``, by ``torch.compile(mode="max-autotune")``. Random data, CUDA events behind a filled
+``use_fast_accum``; a gated FFN ``silu(a @ gate) * (a @ up)``, a bias with GELU, and a residual
+matrix beside torch as it is and, with ``--compile``, ``torch.compile(mode="max-autotune")``, the
+last two beside the matmul alone too. Random data, CUDA events behind a filled
 queue, operand sets rotated so that small matrices do not stay in L2. Errors are relative to fp32.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from gemm import L2_BYTES, MAX_SETS, ROUNDS, launcher, time_in_turns
 from cudnn_aot import runtime
 from cudnn_aot.cache.reader import StoreReader
 
-NAME = re.compile(r"bench_(fp8|gated|gated_fp8)_(\d+)x(\d+)x(\d+)\Z")
+NAME = re.compile(r"bench_(fp8|gelu|residual|gated|gated_fp8)_(\d+)x(\d+)x(\d+)\Z")
 FP8 = torch.float8_e4m3fn
 Operands = dict[str, torch.Tensor]
 Function = Callable[[Operands], torch.Tensor]
@@ -30,7 +31,7 @@ Function = Callable[[Operands], torch.Tensor]
 def operand_sets(kind: str, m: int, n: int, k: int) -> list[Operands]:
     """By the names of the graph's tensors; each B is (N, K), as it lies."""
     dtype = FP8 if "fp8" in kind else torch.bfloat16
-    matrices = {"A": (m, k)} | {b: (n, k) for b in (["B"] if kind == "fp8" else ["Bg", "Bu"])}
+    matrices = {"A": (m, k)} | {b: (n, k) for b in (["Bg", "Bu"] if "gated" in kind else ["B"])}
     size = dtype.itemsize * (m * k + (len(matrices) - 1) * n * k) + 2 * m * n
     sets = []
     for _ in range(min(MAX_SETS, max(2, -(-2 * L2_BYTES // size)))):
@@ -41,6 +42,10 @@ def operand_sets(kind: str, m: int, n: int, k: int) -> list[Operands]:
         if kind == "fp8":
             each["a_scale"] = torch.full((1,), 0.5, device="cuda")
             each["b_scale"] = torch.full((1,), 0.25, device="cuda")
+        if kind == "gelu":
+            each["bias"] = torch.randn(n, device="cuda").to(dtype)
+        if kind == "residual":
+            each["residual"] = torch.randn(m, n, device="cuda").to(dtype)
         each["Y"] = torch.full((m, n), float("nan"), device="cuda", dtype=torch.bfloat16)
         sets.append(each)
     return sets
@@ -57,6 +62,18 @@ def scaled_mm(fast: bool) -> Function:
     )
 
 
+def plain(x: Operands) -> torch.Tensor:
+    return x["A"] @ x["B"].t()
+
+
+def gelu(x: Operands) -> torch.Tensor:
+    return torch.nn.functional.gelu(x["A"] @ x["B"].t() + x["bias"])
+
+
+def residual(x: Operands) -> torch.Tensor:
+    return x["A"] @ x["B"].t() + x["residual"]
+
+
 def gated(x: Operands) -> torch.Tensor:
     return torch.nn.functional.silu(x["A"] @ x["Bg"].t()) * (x["A"] @ x["Bu"].t())
 
@@ -70,11 +87,14 @@ def gated_fp8(x: Operands) -> torch.Tensor:
     return torch.nn.functional.silu(products[0]) * products[1]
 
 
+FUSED = {"gelu": gelu, "residual": residual, "gated": gated, "gated_fp8": gated_fp8}
+
+
 def exact(kind: str, x: Operands) -> torch.Tensor:
     x = {name: value.float() for name, value in x.items()}
     if kind == "fp8":
         return x["A"] @ x["B"].t() * x["a_scale"] * x["b_scale"]
-    return gated(x)
+    return FUSED[kind.removesuffix("_fp8")](x)
 
 
 def rivals(kind: str, compiled: bool) -> Iterator[tuple[str, Function]]:
@@ -82,7 +102,9 @@ def rivals(kind: str, compiled: bool) -> Iterator[tuple[str, Function]]:
         yield "_scaled_mm", scaled_mm(False)
         yield "_scaled_mm fast", scaled_mm(True)
         return
-    function = gated if kind == "gated" else gated_fp8
+    function = FUSED[kind]
+    if "gated" not in kind:
+        yield "matmul alone", plain
     yield "eager", function
     if compiled:
         yield "max-autotune", torch.compile(function, mode="max-autotune-no-cudagraphs")
@@ -125,7 +147,7 @@ def main() -> None:
             raise SystemExit(f"{name}: relative error {rows[0][1]}, want below 1e-2")
         del want
         times = time_in_turns(launches, len(sets))
-        flops = 2e-9 * m * n * k * (1 if kind == "fp8" else 2)
+        flops = 2e-9 * m * n * k * (2 if "gated" in kind else 1)
         for (label, error), ms in zip(rows, times, strict=True):
             print(f"{name if label == 'ours' else '':<34}{label:<18}{ms * 1e3:9.1f}"
                   f"{flops / ms:9.1f}{ms / times[0]:8.3f}{error:10.1e}")  # fmt: skip

@@ -56,6 +56,7 @@ fi
 site=$(cd "$site" && pwd)
 export PYTHONPATH=$site PATH=$site/bin:$PATH
 export CUDNN_AOT_STORE=$PWD/$folder/store CUDNN_AOT_TEST_STORE=$PWD/$folder/store
+export CUDNN_AOT_TEST_PEER_STORE=$PWD/$folder/peer
 export CUDNN_AOT_FORBID_COMPILE=1
 if [[ -d $folder/configs ]]; then
   export CUDNN_AOT_TEST_CONFIG_STORE=$PWD/$folder/configs
@@ -68,8 +69,6 @@ if ((bench)); then
 else
   step 'every plan for h200' cudnn-aot run --all --target h200
 fi
-step 'every plan of engines that are not mature' \
-  cudnn-aot run --all --target h200 --store "$folder/opt_in"
 if ((bench)); then
   step 'C++ server' cpp_server
 fi

@@ -94,7 +94,7 @@ FAMILIES: tuple[Family, ...] = (
             EngineSlot(1, "gemm.host.blocked", "gemm.host:GemmHostBlocked"),
             EngineSlot(2, "gemm.sm90.gemv", "gemm.gemv:GemmSm90Gemv"),
             # 3 was an engine that is gone.
-            EngineSlot(4, "gemm.sm90.any_stride", "gemm.any_stride:GemmSm90AnyStride", opt_in=True),
+            EngineSlot(4, "gemm.sm90.any_stride", "gemm.any_stride:GemmSm90AnyStride"),
         ),
     ),
     Family(
@@ -104,7 +104,7 @@ FAMILIES: tuple[Family, ...] = (
         analyzer="moe.facts:analyze",
         heuristics="moe.heuristics:recommend",
         engines=(
-            EngineSlot(0, "moe.sm90.any_stride", "moe.sm90:MoeSm90AnyStride", opt_in=True),
+            EngineSlot(0, "moe.sm90.any_stride", "moe.sm90:MoeSm90AnyStride"),
             EngineSlot(1, "moe.host.blocked", "moe.host:MoeHostBlocked"),
         ),
     ),

@@ -72,30 +72,19 @@ _NEVER = (math.inf, math.inf)
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
-    """A schedule, and what its time takes from it alone.
-
-    Attributes:
-        math_cycles: per element of K.
-        tail_cycles: of a tile besides its main loop.
-    """
-
-    config: GemmConfig
-    math_cycles: float
-    tail_cycles: float
-
-
-@dataclass(frozen=True, slots=True)
 class Menu:
     """The schedules to rank for a class of tiles, see `tile_class`; earlier ones win ties.
 
     Attributes:
+        rows: of each schedule what its time takes from it alone: its row of `MENU`, cycles of math
+            per element of K, and cycles of a tile besides its main loop.
         fallback: serves every graph, whatever its extents.
     """
 
     element_bytes: int
     products: int
-    rows: tuple[_Row, ...]
+    configs: tuple[GemmConfig, ...]
+    rows: tuple[tuple[int, int, int, int, int, int, float, float], ...]
     fallback: GemmConfig
 
 
@@ -103,18 +92,22 @@ class Menu:
 def menu_for(element_bytes: int, products: int, scaled_columns: int | None = None) -> Menu:
     """The menu of a class of tiles."""
     tile_k = TILE_K_BYTES // element_bytes
-    rows = []
-    for tile_m, tile_n, *others in MENU:
-        config = GemmConfig(tile_m, tile_n, tile_k, *others)
+    configs, rows = [], []
+    for tile_m, tile_n, cluster_m, cluster_n, splits, split_buf in MENU:
+        config = GemmConfig(tile_m, tile_n, tile_k, cluster_m, cluster_n, splits, split_buf)
         if config.why_not_for(element_bytes, products, scaled_columns) is None:
             math_cycles = _math_cycles(config, element_bytes, products)
-            rows.append(_Row(config, math_cycles, _tail_cycles(config, products)))
+            tail_cycles = _tail_cycles(config, products)
+            configs.append(config)
+            rows.append(
+                (tile_m, tile_n, cluster_m, cluster_n, splits, split_buf, math_cycles, tail_cycles)
+            )
     fallback = next(
         config
         for config in (GemmConfig(64, tile_n, tile_k, 1, 1, 1) for tile_n in (128, 64, 32))
         if config.tile_n == 32 or not config.why_not_for(element_bytes, products, scaled_columns)
     )
-    return Menu(element_bytes, products, tuple(rows), fallback)
+    return Menu(element_bytes, products, tuple(configs), tuple(rows), fallback)
 
 
 def _math_cycles(config: GemmConfig, element_bytes: int, products: int) -> float:
@@ -148,34 +141,34 @@ def modelled_cycles(menu: Menu, extents: Extents, sm_count: int) -> list[tuple[f
     few_rows = -(-m // 16) * 16  # of A, that loads bring where there is less than a tile of them
     longest_split = k // (MIN_SPLIT_TILES * TILE_K_BYTES // element_bytes)
     modelled = []
-    for row in menu.rows:
-        config = row.config
-        tile_m, tile_n, splits = config.tile_m, config.tile_n, config.splits
-        cluster_m, cluster_n = config.cluster_m, config.cluster_n
+    for tile_m, tile_n, cluster_m, cluster_n, splits, split_buf, math_cycles, tail in menu.rows:
         tiles_m, tiles_n = -(-m // tile_m), -(-n // tile_n)
-        clusters_m = -(-tiles_m // cluster_m) * cluster_m
-        clusters_n = -(-tiles_n // cluster_n) * cluster_n
-        tiles = clusters_m * clusters_n * batch
         # A cluster shares what its blocks have in common; alone, a block shares nothing.
         rows: float = few_rows if m < tile_m else tile_m
-        if cluster_n > 1:
+        columns: float = tile_n
+        if cluster_m > 1:
+            if tiles_m > 1:
+                columns = tile_n / cluster_m
+            tiles_m = -(-tiles_m // cluster_m) * cluster_m
+        elif cluster_n > 1:
             rows = tile_m / cluster_n if tiles_n > 1 else tile_m
-        columns = tile_n / cluster_m if tiles_m > 1 else tile_n
+            tiles_n = -(-tiles_n // cluster_n) * cluster_n
+        tiles = tiles_m * tiles_n * batch
         per_k = element_bytes * (rows + products * columns) / OPERAND_BYTES_PER_CYCLE
-        if per_k < row.math_cycles:
-            per_k = row.math_cycles
+        if per_k < math_cycles:
+            per_k = math_cycles
         sms, length, launch = sm_count, k, LAUNCH_CYCLES
         if splits > 1:
-            if splits > longest_split or (config.split_buf and tiles >= sm_count):
+            if splits > longest_split or (split_buf and tiles >= sm_count):
                 modelled.append(_NEVER)
                 continue
             length = -(-k // splits)
-            if config.split_buf:
+            if split_buf:
                 launch += FILL_CYCLES
             elif splits == 4:
                 sms -= sm_count // IDLE_SHARE_OF_FOUR
-        cycles = (length * per_k + row.tail_cycles) * -(-tiles * splits // sms)
-        waits = memory + row.tail_cycles
+        cycles = (length * per_k + tail) * -(-tiles * splits // sms)
+        waits = memory + tail
         if cycles > waits:
             modelled.append((cycles + UNHIDDEN * waits + launch, cycles))
         else:
@@ -188,7 +181,7 @@ def rank_sm90(
 ) -> list[tuple[GemmConfig, float]]:
     """The menu by modelled microseconds, best first; ties keep the menu's order."""
     modelled = modelled_cycles(menu, extents, sm_count)
-    pairs = zip([row.config for row in menu.rows], modelled, strict=True)
+    pairs = zip(menu.configs, modelled, strict=True)
     worth = [pair for pair in pairs if pair[1] is not _NEVER]
     return [(c, t[0] / CYCLES_PER_US) for c, t in sorted(worth, key=operator.itemgetter(1))]
 
@@ -199,9 +192,9 @@ def best_sm90(cases: Sequence[Extents], sm_count: int, menu: Menu = PLAIN) -> Ge
     """
     modelled = [modelled_cycles(menu, extents, sm_count) for extents in cases]
     if len(cases) == 1:
-        return menu.rows[modelled[0].index(min(modelled[0]))].config
-    lags = [0.0] * len(menu.rows)
+        return menu.configs[modelled[0].index(min(modelled[0]))]
+    lags = [0.0] * len(menu.configs)
     for times in modelled:
         fastest = min(times)[0]
         lags = [lag + time / fastest for lag, (time, _) in zip(lags, times, strict=True)]
-    return menu.rows[lags.index(min(lags))].config
+    return menu.configs[lags.index(min(lags))]

@@ -229,11 +229,9 @@ def fails(function: str, pool: CompilerPool, tmp_path: Path) -> str:
         ("does_not_compile", "did not compile: DSLUserCodeError: TYPE_UNSTABLE_JOIN"),
         ("dies", "killed (out of memory?) while compiling, the second time alone, with "),
         ("aborts", "the compile worker died of SIGABRT while compiling"),
-        (
-            "needs_a_missing_symbol",
-            "did not compile: DSLUserCodeError: JIT session error: Symbols not found: "
-            "[ __truncsfbf2 ]; log: ",
-        ),
+        # The DSL misses it, or where this machine's libgcc happens to have it, the check of what
+        # is linked.
+        ("needs_a_missing_symbol", " __truncsfbf2"),
         ("absent", "AttributeError: module 'cudnn_aot.recipes.toys.kernels.faulty' has no"),
     ],
 )

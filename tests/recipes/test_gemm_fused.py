@@ -14,7 +14,6 @@ import cudnn_aot as cudnn
 from cudnn_aot import _native
 from cudnn_aot.compiler.graph.enums import heur_mode, reduction_mode
 from cudnn_aot.compiler.planning.engine import Refusal
-from cudnn_aot.compiler.planning.manifest import OPT_IN_VARIABLE
 from cudnn_aot.compiler.planning.plan import plan_graph
 from cudnn_aot.compiler.planning.plan_list import PlanList
 from cudnn_aot.compiler.target.target import load_target
@@ -30,11 +29,6 @@ H200, CPU = load_target("h200"), load_target("cpu")
 BF16, HALF, FLOAT = cudnn.data_type.BFLOAT16, cudnn.data_type.HALF, cudnn.data_type.FLOAT
 INT32 = cudnn.data_type.INT32
 UP_TO = {"M": {"min": 0, "max": 4096, "hint": 512}}
-
-
-@pytest.fixture
-def opted_in(monkeypatch):
-    monkeypatch.setenv(OPT_IN_VARIABLE, "gemm.sm90.any_stride")
 
 
 def facts_of(graph):
@@ -265,7 +259,7 @@ def int8_pair(second=INT32):
     return g
 
 
-def test_every_product_of_int8_may_be_written_as_its_sums_and_folded(opted_in):
+def test_every_product_of_int8_may_be_written_as_its_sums_and_folded():
     facts = facts_of(int8_pair())
     assert facts.accumulators == ("INT32", "INT32")
     assert [output.value for output in facts.epilogue.outputs] == [0, 1, 1]
@@ -278,7 +272,7 @@ def test_a_second_product_of_int8_in_fp32_is_declined():
     assert reason in declined(int8_pair(FLOAT))
 
 
-def test_a_gated_ffn_of_two_fp8_types_is_one_plan(opted_in):
+def test_a_gated_ffn_of_two_fp8_types_is_one_plan():
     dt = cudnn.data_type
     g = gemm_graphs.graph("g", dt.FP8_E4M3)
     a = gemm_graphs.operand(g, "A", 96, 64)
@@ -295,7 +289,7 @@ def test_a_gated_ffn_of_two_fp8_types_is_one_plan(opted_in):
         assert [kernels[0].params[name] for name in names] == ["FP8_E4M3", "FP8_E5M2", 2]
 
 
-def test_engines_without_accumulators_or_folds_say_so(opted_in):
+def test_engines_without_accumulators_or_folds_say_so():
     engines = ("gemm.sm90.persistent", "gemm.sm90.gemv")
     for graph, reason, without in (
         (gemm_graphs.gated("g", 8, 512, 256), "2 matmuls of one A, want at most 1", engines[1:]),
@@ -311,11 +305,6 @@ def test_engines_without_accumulators_or_folds_say_so(opted_in):
         assert others == ({SM90_PERSISTENT} if without != engines else set())
         for engine in without:
             assert any(f"{engine}: {reason}" in line for line in plans.reasons), plans.reasons
-
-
-def test_no_gpu_engine_folds_unless_it_is_opted_in_to():
-    folded = gemm_graphs.reduced("g", 64, 512, 256, [("ADD", "m")])
-    assert "is a reduction of the result, want none" in declined(folded, H200)
 
 
 def test_a_gated_ffn_is_one_kernel_on_the_tensor_cores_where_its_b_lie_alike():
@@ -353,7 +342,7 @@ def test_two_products_are_not_split_and_their_accumulators_fit():
 # --- ranking -------------------------------------------------------------------------------------
 
 
-def test_the_engine_for_any_strides_is_behind_those_that_serve(opted_in):
+def test_the_engine_for_any_strides_is_behind_those_that_serve():
     for mode in (heur_mode.A, heur_mode.FALLBACK):
         plain = PlanList(gemm_graphs.plain("g", 512, 512, 512), H200, modes=[mode])
         ids = [entry.engine_id for entry in plain.entries]
@@ -377,7 +366,7 @@ def fused_graphs():
 
 
 @pytest.mark.parametrize("target", [H200, CPU], ids=["h200", "cpu"])
-def test_fused_graphs_lower_to_tables_that_the_executor_parses(opted_in, target):
+def test_fused_graphs_lower_to_tables_that_the_executor_parses(target):
     for graph in fused_graphs():
         plan = plan_graph(graph, target)
         _native.Plan(json.loads(json.dumps(plan.table)), None)
@@ -385,7 +374,7 @@ def test_fused_graphs_lower_to_tables_that_the_executor_parses(opted_in, target)
         assert {s["kernel"] for s in steps} == set(range(len(plan.kernels)))
 
 
-def test_products_share_kernels_whatever_their_majors(opted_in):
+def test_products_share_kernels_whatever_their_majors():
     one, two = (
         plan_graph(gemm_graphs.gated("g", 64, 512, 256, up_transposed=major), H200)
         for major in (True, False)
@@ -395,7 +384,7 @@ def test_products_share_kernels_whatever_their_majors(opted_in):
     assert params["products"] == 2 and len(params["epilogue"]["nodes"]) == 3
 
 
-def test_reductions_are_folded_from_the_tiles_in_a_second_step(opted_in):
+def test_reductions_are_folded_from_the_tiles_in_a_second_step():
     graph = gemm_graphs.reduced("g", "M", 200, 128, FOLDS_OF_ALL, batch=3, symbols=UP_TO)
     plan = plan_graph(graph, H200)
     branch = plan.table["branches"]["any_stride"]
@@ -436,7 +425,7 @@ def test_the_cpu_folds_in_fp64_totals_of_the_outputs_shape():
     ("folds", "branch"),
     [([], "empty"), ([("ADD", "n")], "empty"), ([("ADD", "m")], None), ([("ADD", "mn")], None)],
 )
-def test_a_result_without_rows_is_no_step_unless_they_are_folded(opted_in, folds, branch):
+def test_a_result_without_rows_is_no_step_unless_they_are_folded(folds, branch):
     """The sum of no row is 0, and it has elements."""
     for target, serves in ((CPU, "blocked"), (H200, "any_stride")):
         table = plan_graph(

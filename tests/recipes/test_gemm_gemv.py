@@ -119,7 +119,8 @@ def test_the_table_serves_few_rows_of_what_was_measured():
     assert {first(1), first(2)} == {NAME}
     tiles = "gemm.sm90.persistent"
     assert first(16) == tiles
-    assert {first(1, n=2048), first(1, k=2048), first(1, batch=2)} == {tiles}
+    assert {first(1, n=1024), first(2, n=65536), first(1, k=2048)} == {NAME}
+    assert {first(1, n=1000), first(1, k=2016), first(1, batch=2)} == {tiles}
     assert first(1, io=gemm_graphs.HALF) == tiles
     # An engine that is asked for alone has a plan for any rows.
     graph = gemm_graphs.plain("g", 300, 128, 256)

@@ -136,12 +136,14 @@ def test_what_is_no_matmul_then_pointwise_is_declined_with_its_reason(build, rea
 
 
 def test_a_decline_names_every_engine():
-    g = gemm_graphs.plain("g", 64, 64, 64, io=FLOAT)
+    g = gemm_graphs.plain("g", 64, 64, 64, io=cudnn.data_type.INT8)  # summed in FLOAT
     with pytest.raises(cudnnGraphNotSupportedError) as declined:
         plan_graph(g, H200)
     text = str(declined.value)
-    assert "gemm.sm90.persistent: dtype FLOAT is not in BFLOAT16/HALF" in text
+    assert "gemm.sm90.persistent: dtype INT8 is not in BFLOAT16/HALF" in text
     assert "gemm.host.blocked: target h200 is a cuda target, want cpu" in text
+    for engine in ("gemm.sm90.gemv", "gemm.sm90.any_stride"):
+        assert f"{engine}: " in text
     assert plan_graph(gemm_graphs.plain("g", 64, 64, 64, io=FLOAT), CPU).engine_name == (
         "gemm.host.blocked"
     )
@@ -204,7 +206,7 @@ def test_unit_batch_axes_of_a_call_do_not_count(batch, heads, strides, legal, st
 
 
 def test_every_test_graph_lowers_to_a_table_that_the_executor_parses():
-    for make in gemm_graphs.TEST_GRAPHS:
+    for make in (*gemm_graphs.TEST_GRAPHS, *gemm_graphs.ANY_STRIDE_GRAPHS):
         for target in (H200, CPU):
             plan = plan_graph(make(), target)
             _native.Plan(json.loads(json.dumps(plan.table)), None)
@@ -334,8 +336,7 @@ def test_broadcast_axes_have_stride_zero():
 def test_ranking_is_complete_and_best_first():
     facts = facts_of(gemm_graphs.plain("g", 4096, 4096, 4096))
     ranked = [config for config, _ in rank_sm90(facts.extents, 132)]
-    configs = [row.config for row in PLAIN.rows]
-    modelled = dict(zip(configs, modelled_cycles(PLAIN, facts.extents, 132), strict=True))
+    modelled = dict(zip(PLAIN.configs, modelled_cycles(PLAIN, facts.extents, 132), strict=True))
     # All but splits where every SM has a tile without them.
     worth = [times for times in modelled.values() if times[0] < math.inf]
     assert [modelled[config] for config in ranked] == sorted(worth)

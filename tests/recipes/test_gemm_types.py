@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import gemm_graphs
 import pytest
 from graph_tables import PEER
 
 import cudnn_aot as cudnn
 from cudnn_aot.compiler.formats.load import load_graphs
+from cudnn_aot.compiler.planning import manifest
 from cudnn_aot.compiler.planning.engine import Refusal
 from cudnn_aot.compiler.planning.plan import plan_graph
 from cudnn_aot.compiler.planning.plan_list import PlanList
@@ -27,12 +30,6 @@ def facts_of(graph):
     facts = analyze(graph)
     assert not isinstance(facts, Refusal), facts.reason
     return facts
-
-
-@pytest.fixture
-def any_stride(monkeypatch):
-    """It is not mature."""
-    monkeypatch.setenv("CUDNN_AOT_OPT_IN_ENGINES", "gemm.sm90.any_stride")
 
 
 def typed(a_type, b_type, out=BF16, accumulator=FLOAT, c=None, k=64, relu=False):
@@ -60,7 +57,6 @@ HOST, SIMT, TMA = (f"gemm.kernels.{name}:matmul" for name in ("host", "simt", "s
         ((FLOAT, FLOAT), [SIMT]),
     ],
 )
-@pytest.mark.usefixtures("any_stride")
 def test_fp8_and_float_are_taken_everywhere(types, templates):
     names = tuple(dtype.name for dtype in types)
     for target, want in ((CPU, [HOST]), (H200, templates)):
@@ -119,13 +115,20 @@ def test_8_bit_outputs_are_stored_by_tma_where_their_rows_allow():
     ],
 )
 def test_what_tensor_cores_take_here_is_said(types, reason):
-    with pytest.raises(cudnnGraphNotSupportedError) as declined:
-        plan_graph(typed(*types), H200)
+    try:
+        reasons = PlanList(typed(*types), H200).reasons
+    except cudnnGraphNotSupportedError as declined:
+        reasons = (str(declined),)
     for engine in ("persistent", "gemv"):
-        assert f"gemm.sm90.{engine}: {reason}" in str(declined.value)
+        assert any(f"gemm.sm90.{engine}: {reason}" in line for line in reasons)
 
 
-@pytest.mark.usefixtures("any_stride")
+@pytest.mark.parametrize("make", gemm_graphs.ANY_STRIDE_GRAPHS, ids=lambda make: make().name)
+def test_what_no_other_engine_takes_is_left_to_the_one_for_any_strides(make):
+    plans = PlanList(make(), H200)
+    assert [plans.name(index) for index in range(len(plans))] == ["gemm.sm90.any_stride"]
+
+
 def test_the_engine_for_any_strides_comes_behind_all_others():
     plans = PlanList(gemm_graphs.plain("g", 64, 64, 64), H200)
     names = [plans.name(index) for index in range(len(plans))]
@@ -172,7 +175,6 @@ def real_program(name):
 
 
 @pytest.mark.parametrize("target", [H200, CPU], ids=["h200", "cpu"])
-@pytest.mark.usefixtures("any_stride")
 def test_real_programs_of_8_and_4_bits(target):
     """FP8 with scales by one kernel for any strides, whatever the size; FP4 declined with its
     reason.
@@ -190,7 +192,6 @@ def test_real_programs_of_8_and_4_bits(target):
 
 
 @pytest.mark.parametrize("target", [H200, CPU], ids=["h200", "cpu"])
-@pytest.mark.usefixtures("any_stride")
 def test_a_tensor_whose_elements_do_not_lie_as_strides_say_is_declined(target):
     reordered = typed(E4M3, E4M3)
     reordered.nodes[0].inputs["A"].set_reordering_type(cudnn.tensor_reordering.F8_128x4)
@@ -205,7 +206,11 @@ def test_a_tensor_whose_elements_do_not_lie_as_strides_say_is_declined(target):
             plan_graph(g, target)
 
 
-def test_an_engine_that_is_not_enabled_is_named_only_where_it_would_serve():
+def test_an_engine_that_is_not_enabled_is_named_only_where_it_would_serve(monkeypatch):
+    gemm = manifest.FAMILIES[0]
+    slots = tuple(replace(slot, opt_in="any_stride" in slot.name) for slot in gemm.engines)
+    monkeypatch.setattr(manifest, "FAMILIES", (replace(gemm, engines=slots),))
+
     def reasons(g, target):
         with pytest.raises(cudnnGraphNotSupportedError) as declined:
             plan_graph(g, target)

@@ -10,7 +10,6 @@ from table_model import declared
 
 import cudnn_aot as cudnn
 from cudnn_aot import _native
-from cudnn_aot.compiler.planning import manifest
 from cudnn_aot.compiler.planning.engine import Refusal
 from cudnn_aot.compiler.planning.plan import plan_graph
 from cudnn_aot.compiler.target.target import load_target
@@ -124,14 +123,16 @@ def test_what_no_engine_takes_is_declined_with_its_reason(build, reason):
     assert reason in str(declined.value)
 
 
-def test_the_gpu_engine_serves_only_where_it_is_named(monkeypatch):
-    monkeypatch.delenv(manifest.OPT_IN_VARIABLE, raising=False)
-    with pytest.raises(cudnnGraphNotSupportedError, match="moe.sm90.any_stride: not enabled"):
-        plan_graph(moe_graphs.grouped(), H200)
-    monkeypatch.setenv(manifest.OPT_IN_VARIABLE, "moe.sm90.any_stride")
+def test_the_gpu_engine_serves():
     planned = plan_graph(moe_graphs.grouped(), H200)
     assert planned.engine_name == "moe.sm90.any_stride"
     assert [kernel.template for kernel in planned.kernels] == ["moe.kernels.simt:grouped_matmul"]
+
+
+@pytest.mark.parametrize("make", moe_graphs.TEST_GRAPHS, ids=lambda make: make().name)
+def test_every_graph_of_the_gpu_tests_has_a_plan(make):
+    for target in (H200, CPU):
+        assert plan_graph(make(), target).kernels
 
 
 # --- lowering ------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ BENCH_SHAPES = (
 # Those that bench/tensor_cores.py times: of FP8, and of gated FFNs.
 FP8_BENCH_SHAPES = ((8192, 8192, 8192), (4096, 4096, 4096), (512, 4096, 4096), (64, 4096, 4096))
 GATED_BENCH_SHAPES = ((4096, 14336, 4096), (512, 14336, 4096))
+FUSED_BENCH_SHAPES = ((4096, 11008, 4096), (512, 4096, 4096))
 
 
 def graph(name: str, io=BF16, symbols=None) -> Graph:
@@ -171,6 +172,18 @@ def block_gated(name: str, m, n, k, symbols=None) -> Graph:
     return g
 
 
+def fused(name: str, m, n, k, kind: str) -> Graph:
+    """A product with a row bias and GELU, or with a residual matrix."""
+    g = graph(name)
+    y = g.matmul(operand(g, "A", m, k), operand(g, "B", k, n, transposed=True), name="mm")
+    if kind == "gelu":
+        y = g.gelu(g.add(y, g.tensor(name="bias", dim=[1, 1, n], stride=[n, n, 1])))
+    else:
+        y = g.add(y, operand(g, "residual", m, n))
+    y.set_output(True).set_data_type(BF16).set_name("Y")
+    return g
+
+
 def gated(
     name: str, m, n, k, io=BF16, out=None, b_transposed=True, up_transposed=True, symbols=None
 ) -> Graph:
@@ -195,6 +208,18 @@ def reduced(name: str, m, n, k, folds, io=BF16, batch=1, whole=True, symbols=Non
         folded = g.reduction(y, mode=cudnn.reduction_mode[mode], name=f"{mode}_{axes}")
         folded.set_dim([batch, rows, columns]).set_stride([f"{rows}*{columns}", columns, 1])
         folded.set_output(True).set_data_type(FLOAT).set_name(f"{mode}_{axes}")
+    return g
+
+
+def sums(name: str, m, n, k) -> Graph:
+    """The INT32 sums of products of INT8, and the largest magnitude of each column of them."""
+    g = graph(name)
+    a = operand(g, "A", m, k, data_type=INT8)
+    b = operand(g, "B", k, n, data_type=INT8)
+    y = g.matmul(a, b, name="mm", compute_data_type=INT32)
+    y.set_output(True).set_data_type(INT32).set_name("Y")
+    largest = g.reduction(y, mode=cudnn.reduction_mode.AMAX, name="amax").set_dim([1, 1, n])
+    largest.set_output(True).set_data_type(FLOAT).set_name("largest")
     return g
 
 
@@ -224,6 +249,8 @@ def in_process() -> Graph:
 
 
 ANY_M = {"M": {"min": 0, "max": 65536, "hint": 1024}}
+# Modes of reductions, and the axes that they fold.
+FOLDS = (("ADD", "m"), ("AMAX", "n"), ("MAX", "m"), ("MIN", "n"), ("NORM2", "mn"), ("AVG", "mn"))
 
 TEST_GRAPHS: tuple[Callable[[], Graph], ...] = (
     lambda: plain("dynamic_m", "M", 512, 256, symbols=ANY_M),
@@ -271,6 +298,16 @@ TEST_GRAPHS: tuple[Callable[[], Graph], ...] = (
     lambda: gated("gated_fp8", 200, 336, 144, io=E4M3),
     lambda: gated("gated_fp8_any_m", "M", 328, 528, io=E4M3, out=BF16, symbols=ANY_M),
 )
+# That tensor cores, or kernels that read by TMA, do not take.
+ANY_STRIDE_GRAPHS: tuple[Callable[[], Graph], ...] = (
+    lambda: reduced("folds", 200, 130, 72, FOLDS),
+    lambda: reduced("folds_any_m", "M", 67, 40, FOLDS[:2], symbols=ANY_M),
+    lambda: reduced("folds_alone", 129, 200, 64, FOLDS[4:], batch=3, whole=False),
+    lambda: reduced("folds_norm1", 65, 72, 64, [("NORM1", "m"), ("NORM1", "n")], io=HALF),
+    lambda: plain("float", 130, 96, 77, io=FLOAT),
+    lambda: scaled("int8", 65, 96, 100, (INT8, INT8), FLOAT),
+    lambda: sums("int8_sums", 67, 45, 333),
+)
 
 
 def bench_graphs() -> list[Graph]:
@@ -279,6 +316,9 @@ def bench_graphs() -> list[Graph]:
         scaled(f"bench_fp8_{m}x{n}x{k}", m, n, k, by_column=False) for m, n, k in FP8_BENCH_SHAPES
     ]
     plains.append(block_scaled("bench_block_4096x4096x4096", 4096, 4096, 4096))
+    for m, n, k in FUSED_BENCH_SHAPES:
+        for kind in ("gelu", "residual"):
+            plains.append(fused(f"bench_{kind}_{m}x{n}x{k}", m, n, k, kind))
     for m, n, k in GATED_BENCH_SHAPES:
         plains.append(gated(f"bench_gated_{m}x{n}x{k}", m, n, k))
         plains.append(gated(f"bench_gated_fp8_{m}x{n}x{k}", m, n, k, io=E4M3, out=BF16))
@@ -288,7 +328,7 @@ def bench_graphs() -> list[Graph]:
 def main(folder: str) -> None:
     out = Path(folder)
     out.mkdir(parents=True, exist_ok=True)
-    for g in [*(make() for make in TEST_GRAPHS), *bench_graphs()]:
+    for g in [*(make() for make in (*TEST_GRAPHS, *ANY_STRIDE_GRAPHS)), *bench_graphs()]:
         (out / f"{g.name}.json").write_text(graph_json.dumps(g), encoding="utf-8")
 
 

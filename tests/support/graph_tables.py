@@ -1,4 +1,8 @@
-"""The operands of a graph file as a launch table that runs nothing, for packs of host buffers."""
+"""The peer's graph files: those of families that have engines, and the operands of one as a launch
+table that runs nothing, for packs of host buffers.
+
+``python tests/support/graph_tables.py`` prints the files of matmuls, for ``cudnn-aot build``.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,19 @@ from cudnn_aot.compiler.formats.load import load_graphs
 from cudnn_aot.compiler.graph.extents import extent_expr
 
 PEER = Path(__file__).parents[1] / "data" / "peer_graphs"
+# Plain, fused, batched, quantized and grouped.
+MATMULS = (
+    "cudnn_frontend_1_32/gemm_*",
+    "cudnn_frontend_1_32/bmm_*",
+    "real_programs/fi_mm_*",
+    "real_programs/fi_bmm_fp8*",
+    "real_programs/fi_grouped_mm*",
+)
+
+
+def peer_matmuls() -> list[Path]:
+    """The graph files of matmuls; their stems are names of one plan each."""
+    return sorted(path for pattern in MATMULS for path in PEER.glob(f"{pattern}.json"))
 
 
 def pack_table(name: str) -> Json:
@@ -40,3 +57,7 @@ def pack_table(name: str) -> Json:
         for name, symbol in graph.symbols.items()
     }
     return table(operands, symbols=symbols)
+
+
+if __name__ == "__main__":
+    print(*peer_matmuls(), sep="\n")

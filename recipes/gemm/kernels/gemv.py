@@ -74,7 +74,10 @@ class Gemv:
         blocks = cute.ceil_div(m, self.rows) * cute.ceil_div(n, self.groups * self.columns)
         if (launch != 0) & (blocks * batches > 0):
             self.kernel(a, b, aux, outs).launch(
-                grid=[blocks * batches, 1, 1], block=[THREADS, 1, 1], stream=stream
+                grid=[blocks * batches, 1, 1],
+                block=[THREADS, 1, 1],
+                stream=stream,
+                use_pdl=True,
             )
 
     @cute.kernel
@@ -95,6 +98,8 @@ class Gemv:
         b_rows = starts(b, [column0 + c for c in range(self.columns)], batch)
         sums = cute.make_rmem_tensor((self.rows * self.columns,), Float32)
         sums.fill(0.0)
+        # Of what the kernel before wrote or reads, nothing is touched ahead of this.
+        cute.arch.griddepcontrol_wait()
         step = WARP * VECTOR * self.k_warps
         first = (turn * WARP + lane) * VECTOR
         whole = k - (self.unroll - 1) * step  # from here on a lane has fewer steps than unroll
@@ -105,6 +110,7 @@ class Gemv:
             for k0 in range(first + passes * self.unroll * step, k, step):
                 self.add(a, b, a_rows, b_rows, k0, 1, sums)
 
+        cute.arch.griddepcontrol_launch_dependents()
         mine = Float32(0.0)
         for e in cutlass.range_constexpr(self.rows * self.columns):
             total = cute.arch.warp_reduction(sums[e], lambda x, y: x + y)

@@ -14,7 +14,12 @@ Pipelines:
 
 * operands: producer warp -> math warpgroups, ``stages`` deep. Full: 1 arrival and the bytes of all
   tiles. Empty: one arrival per math warp of every CTA that receives this CTA's multicast.
-  With a cluster (2, 1) two CTAs share B and each loads half of it for both; (1, 2) shares A.
+  With a cluster (2, 1, 1) two CTAs share B and each loads half of it for both; (1, 2, 1) shares A.
+  ``a_box`` rows of A are a load: all of the tile's, or 16, where those outside the matrix, which
+  take longer than others, are not loaded. Rows of the tile that are not there hold anything: what
+  is computed of them is never stored.
+* exchange: with a cluster (1, 1, W) its CTAs split K. Each writes its sums of the columns that
+  another finishes into that one's shared memory; one barrier per CTA counts the bytes.
 * stores: each math warpgroup has ``SLOTS`` staging slots of 64 rows x 128 bytes of its own and one
   named barrier; its warp 0 issues the TMA stores. No barrier spans the math warpgroups.
 
@@ -29,9 +34,9 @@ Registers: 384 threads start with 168 each; the producer drops to 40 and math ri
 them, and for FP8 there are tile_n / 2 more for the sums to promote, or half as many: within 192
 together. 256-thread CTAs (one math warpgroup) may use 255 and need no exchange.
 
-Shared memory: barriers 1 KB, stages x (tile_m + products x tile_n) rows of 128 bytes (256 for the
-deeper tiles), G x SLOTS x 8 KB of staging, within 232448 bytes: 4 stages at 128 x 256, 6 at
-128 x 128, 8 at 64 x 128.
+Shared memory: barriers 1 KB, stages x (tile_m + products x tile_n) rows of 128 bytes, G x SLOTS x
+8 KB of staging, (W - 1) / W of the tile in fp32 to exchange, within 232448 bytes: 4 stages at
+128 x 256, 6 at 128 x 128, 8 at 64 x 128.
 
 Epilogue: a block of output columns at a time, 64, or 32 with a FLOAT output: up to 128 bytes of a
 row. The chain runs on accumulator registers and the results go to a staging slot (stmatrix for
@@ -39,16 +44,23 @@ row. The chain runs on accumulator registers and the results go to a staging slo
 the result is no multiple of 16 bytes, whose last block is stored by elements; "direct": all blocks
 are, to any strides.
 
-Split-K (``split_k``): an item of work is (tile, split). With splits > 1 every CTA writes its fp32
-tile to ``partials`` and counts itself in ``counters[tile]``; the last to arrive adds the partial
-sums in split order, so the result does not depend on who is last, and runs the epilogue. Counters
-must be zero before the launch. Extents, with tiles_m = round_up(ceil_div(M, tile_m), cluster_m)
-and tiles_n likewise:
+Split-K in a cluster: a grid of one cluster per tile, so that nothing is exchanged twice. CTA r
+finishes the r-th of W shares of the columns; sums are added in a fixed order. K >= W k tiles.
+
+Split-K over a workspace (``split_k``): an item of work is (tile, split). With splits > 1 every CTA
+writes its fp32 tile to ``partials`` and counts itself in ``counters[tile]``; the last to arrive
+adds the partial sums in split order, so the result does not depend on who is last, and runs the
+epilogue. Counters must be zero before the launch. Extents, with tiles_m =
+round_up(ceil_div(M, tile_m), cluster_m) and tiles_n likewise:
 
     partials  FLOAT  tiles_m * tiles_n * L * splits * tile_m * tile_n   (16-byte aligned)
     counters  INT32  tiles_m * tiles_n * L
 
 ``splits`` is clamped to the number of k tiles, ceil_div(K, tile_k); splits = 1 touches neither.
+
+Programmatic dependent launch (not with ``split_k``, which follows a fill): a kernel that comes
+behind this one sets its barriers up while the last tiles are finished, and waits for its end before
+it touches memory.
 
 Preconditions, checked by the compiled wrapper: A, B and TMA-stored outputs have 16-byte aligned
 bases, unit stride on their major axis and multiples of 16 bytes on the other two.
@@ -390,6 +402,7 @@ class Sm90Matmul:
                 cluster=[size_m, size_n, size_k],
                 min_blocks_per_mp=1,
                 stream=stream,
+                use_pdl=not config.split_k,
             )
 
     def tma_load(self, tensor: cute.Tensor, layout: Any, box: tuple[int, int], sharers: int) -> Any:
@@ -509,6 +522,10 @@ class Sm90Matmul:
         if cutlass.const_expr(config.cluster[2] > 1):
             if cute.arch.thread_idx()[0] == 0:
                 cute.arch.mbarrier_arrive_and_expect_tx(arrived, config.exchange_bytes)
+        if cutlass.const_expr(not config.split_k):
+            # Nothing of what the kernel before wrote is read, and nothing that it reads is written,
+            # ahead of this.
+            cute.arch.griddepcontrol_wait()
 
         if warp < WARPGROUP // 32:
             if cutlass.const_expr(config.math_groups > 1):
@@ -641,6 +658,10 @@ class Sm90Matmul:
                         mcast_mask=masks[1],
                     )
                 state.advance()
+        if cutlass.const_expr(not self.config.split_k):
+            # The next kernel may set itself up while the last tiles are finished; earlier, it would
+            # keep SMs that are free from other streams.
+            cute.arch.griddepcontrol_launch_dependents()
         # A CTA may not exit while others of its cluster still signal its barriers.
         pipe.producer_tail(state)
 
