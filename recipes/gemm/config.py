@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -34,11 +35,14 @@ MEASURED_SPLITS = (2, 4, 8)
 COLUMNS_STEP = 16
 
 
-def tile_class(facts: GemmFacts) -> tuple[int, int]:
-    """What the tiles of ``gemm.sm90.persistent`` depend on: the bytes of an element of A and B, and
-    how many matmuls of one A there are.
+def tile_class(facts: GemmFacts) -> tuple[int, int, int | None]:
+    """What the tiles of ``gemm.sm90.persistent`` depend on: the bytes of an element of A and B, how
+    many matmuls of one A there are, and how many columns have one scale: None without scales, and
+    0 with those of A alone.
     """
-    return DTYPE_BYTES[facts.a.dtype], facts.epilogue.products
+    columns = math.gcd(*(scale.rows for scale in facts.scales[1:] if scale is not None))
+    has_scales = facts.is_scaled
+    return DTYPE_BYTES[facts.a.dtype], facts.epilogue.products, columns if has_scales else None
 
 
 class Schedule:
@@ -137,9 +141,11 @@ class GemmConfig(Schedule):
             return f"TILE_N is {self.tile_n}, want a multiple of {COLUMNS_STEP} per block"
         return None
 
-    def why_not_for(self, element_bytes: int, products: int) -> str | None:
-        """None where the kernel has the schedule for so many bytes of an element of A and B and so
-        many matmuls of one A, else the reason.
+    def why_not_for(
+        self, element_bytes: int, products: int, scaled_columns: int | None = None
+    ) -> str | None:
+        """None where the kernel has the schedule for a class of tiles (what `tile_class` gives),
+        else the reason.
         """
         tiles = SM90_TILES[element_bytes]
         if self.tile not in tiles:
@@ -148,7 +154,12 @@ class GemmConfig(Schedule):
         columns = products * self.tile_n
         if element_bytes == 1:  # and sums of the tensor cores, of all columns or half of them
             fits = columns + self.tile_n <= 2 * SM90_MAX_ACCUMULATORS
-            columns += self.tile_n if fits else self.tile_n // 2
+            promoted = self.tile_n if fits else self.tile_n // 2
+            columns += promoted
+            if scaled_columns is not None and (
+                promoted < self.tile_n or scaled_columns % self.tile_n
+            ):
+                return f"tile {_x(self.tile)} is not of columns that have one scale"
         if columns // 2 > SM90_MAX_ACCUMULATORS:
             return (
                 f"tile {_x(self.tile)} of {products} matmuls takes {columns // 2} accumulators per "
@@ -168,7 +179,9 @@ class GemmConfig(Schedule):
         return None
 
     @classmethod
-    def measured(cls, longest_k: int, element_bytes: int, products: int) -> Iterator[GemmConfig]:
+    def measured(
+        cls, longest_k: int, element_bytes: int, products: int, scaled_columns: int | None = None
+    ) -> Iterator[GemmConfig]:
         """Every tile with every cluster, and with the splits of K that leave each block work."""
         for tile in SM90_TILES[element_bytes]:
             every = [cls(*tile, *cluster, 1) for cluster in SM90_CLUSTERS]
@@ -177,7 +190,7 @@ class GemmConfig(Schedule):
                 if splits * 4 * config.tile_k <= longest_k and config.why_not() is None:
                     every.append(config)
             for config in every:
-                if config.why_not_for(element_bytes, products) is None:
+                if config.why_not_for(element_bytes, products, scaled_columns) is None:
                     yield config
 
 

@@ -89,20 +89,24 @@ class Menu:
 
 
 @functools.lru_cache(maxsize=8)
-def menu_for(element_bytes: int, products: int) -> Menu:
+def menu_for(element_bytes: int, products: int, scaled_columns: int | None = None) -> Menu:
     """The menu of a class of tiles."""
     tile_k = TILE_K_BYTES // element_bytes
     configs, rows = [], []
     for tile_m, tile_n, cluster_m, cluster_n, splits, split_buf in MENU:
         config = GemmConfig(tile_m, tile_n, tile_k, cluster_m, cluster_n, splits, split_buf)
-        if config.why_not_for(element_bytes, products) is None:
+        if config.why_not_for(element_bytes, products, scaled_columns) is None:
             math_cycles = _math_cycles(config, element_bytes, products)
             tail_cycles = _tail_cycles(config, products)
             configs.append(config)
             rows.append(
                 (tile_m, tile_n, cluster_m, cluster_n, splits, split_buf, math_cycles, tail_cycles)
             )
-    fallback = GemmConfig(64, 128, tile_k, 1, 1, 1)
+    fallback = next(
+        config
+        for config in (GemmConfig(64, tile_n, tile_k, 1, 1, 1) for tile_n in (128, 64, 32))
+        if config.tile_n == 32 or not config.why_not_for(element_bytes, products, scaled_columns)
+    )
     return Menu(element_bytes, products, tuple(configs), tuple(rows), fallback)
 
 

@@ -90,7 +90,8 @@ class GemmSm90Persistent(ScheduledEngine):
         return GemmConfig.measured(facts.extents["k"], *tile_class(facts))
 
     def lower(self, facts: GemmFacts, knobs: GemmConfig, target: Target) -> Lowering | Refusal:
-        if reason := knobs.why_not_for(*tile_class(facts)):
+        reason = knobs.why_not_for(*tile_class(facts))
+        if reason and not tma.why_never(facts):
             return Refusal(reason)
         builder = TableBuilder(facts, "cuda")
         for variant, parts in builder.variants():

@@ -16,6 +16,8 @@ from cudnn_aot.recipes.gemm.facts import GemmFacts
 from cudnn_aot.recipes.operand import FP8_DTYPES, Operand, bounds
 
 ALIGN_BYTES = 16
+# Of blocks that have a scale: a k tile of FP8, and the columns of the least tile.
+SCALED_DEPTH, SCALED_COLUMNS = 128, 32
 
 
 def stepped_axes(operand: Operand, unit_axis: int) -> list[int]:
@@ -73,8 +75,8 @@ def why_not(facts: GemmFacts, outputs: Sequence[Operand]) -> str | None:
     axes = unit_axes(facts)
     if axes is None:
         return f"{facts.a.name!r} or {facts.b.name!r} has no contiguous axis"
-    if facts.is_scaled:
-        return "matrices have a scale for each block"
+    if reason := _why_not_scaled(facts):
+        return reason
     if facts.a.dtype in FP8_DTYPES and facts.majors() != ("k", "k"):
         return f"{facts.a.name!r} and {facts.b.name!r} are FP8 and not both contiguous along K"
     for operand, axis in matrices(facts, axes):
@@ -85,6 +87,23 @@ def why_not(facts: GemmFacts, outputs: Sequence[Operand]) -> str | None:
     for output in outputs:
         if output.stride[-1] != 1:
             return f"the rows of {output.name!r} are not contiguous"
+    return None
+
+
+def _why_not_scaled(facts: GemmFacts) -> str | None:
+    """The tensor cores sum a k tile of some columns before it is scaled."""
+    for scale in facts.scales:
+        if scale is not None and scale.depth % SCALED_DEPTH:
+            return (
+                f"{scale.operand.name!r} has a scale for each {scale.depth} of K, "
+                f"want a multiple of {SCALED_DEPTH}"
+            )
+    for scale in facts.scales[1:]:
+        if scale is not None and scale.rows % SCALED_COLUMNS:
+            return (
+                f"{scale.operand.name!r} has a scale for each {scale.rows} columns, "
+                f"want a multiple of {SCALED_COLUMNS}"
+            )
     return None
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import gemm_graphs
 import pytest
-from gemm_graphs import BF16, E4M3, FLOAT, HALF, INT8, block_scaled
+from gemm_graphs import BF16, E4M3, FLOAT, HALF, INT8, block_gated, block_scaled
 from table_model import declared
 
 import cudnn_aot as cudnn
 from cudnn_aot.compiler.planning.engine import Refusal
 from cudnn_aot.compiler.planning.plan import plan_graph
+from cudnn_aot.compiler.planning.plan_list import PlanList
 from cudnn_aot.compiler.target.target import load_target
 from cudnn_aot.errors import cudnnGraphNotSupportedError
+from cudnn_aot.recipes.gemm import tma
 from cudnn_aot.recipes.gemm.facts import analyze
 
 H200, CPU = load_target("h200"), load_target("cpu")
@@ -37,12 +39,22 @@ def test_facts_name_the_numbers_the_scales_and_their_blocks():
     assert not facts_of(gemm_graphs.plain("g", 8, 8, 8)).is_scaled
 
 
+def test_a_gated_ffn_has_scales_of_a_once_and_of_each_b():
+    facts = facts_of(block_gated("g", 200, 328, 336))
+    assert [scale.operand.name for scale in facts.scales] == ["a_scale", "Bg_scale", "Bu_scale"]
+    (kernel, _) = plan_graph(block_gated("g", 200, 328, 336), H200).kernels
+    assert (kernel.params["products"], kernel.params["scales"]["rows"]) == (2, (1, 128, 128))
+
+
 @pytest.mark.parametrize("target", [H200, CPU], ids=["h200", "cpu"])
 def test_scales_are_operands_of_the_kernel_after_the_matrices(target):
     symbols = {"M": {"min": 0, "max": 4096}}
     plan = plan_graph(block_scaled("g", "M", 328, 336, batch=2, symbols=symbols), target)
     assert plan.engine_name == ("gemm.host.blocked" if target is CPU else "gemm.sm90.persistent")
-    (step,) = plan.table["branches"]["blocked" if target is CPU else "any_stride"]["steps"]
+    name = "blocked" if target is CPU else "any_stride"
+    branches = plan.table["branches"]
+    (branch,) = [b for key, b in branches.items() if key.endswith(name)][:1]
+    (step,) = branch["steps"]
     kernel = plan.kernels[step["kernel"]]
     assert kernel.params["scales"] == {"depth": 128, "rows": (1, 128)}
     call = declared(plan.table, {"M": 200})
@@ -115,3 +127,25 @@ def test_the_kernel_for_few_rows_takes_no_scales():
     with pytest.raises(cudnnGraphNotSupportedError) as declined:
         plan_graph(scaled(a_type=HALF), H200)
     assert "gemm.sm90.gemv: 'A' has a scale for each block, want none" in str(declined.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({}, None),
+        ({"rows": (128, 256), "depth": 256}, None),
+        ({"rows": (1, None)}, None),
+        ({"rows": (1, 32)}, None),
+        ({"rows": (128, 1)}, "'b_scale' has a scale for each 1 columns, want a multiple of 32"),
+        ({"depth": 64}, "'a_scale' has a scale for each 64 of K, want a multiple of 128"),
+    ],
+)
+def test_the_tensor_cores_take_blocks_of_whole_tiles(fields, reason):
+    graph = block_scaled("g", 200, 512, 1024, **fields)
+    assert tma.why_never(facts_of(graph)) == reason
+    kernels = plan_graph(graph, H200).kernels
+    names = ["simt"] if reason else ["sm90", "simt"]
+    assert [kernel.template for kernel in kernels] == [f"gemm.kernels.{n}:matmul" for n in names]
+    for mode in ("A", "FALLBACK"):
+        plans = PlanList(graph, H200, modes=[cudnn.heur_mode[mode]])
+        assert all(plans.lower(index).kernels for index in range(len(plans)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 from dataclasses import replace
@@ -281,11 +282,16 @@ def test_the_domain_is_what_the_kernel_is_written_for():
     clusters = (*SM90_CLUSTERS, (2, 2), (4, 1))
     splits = (*SPLITS, (3, 0), (8, 0))
     known = set()
-    for make, io in itertools.product(
-        (gemm_graphs.plain, gemm_graphs.gated), (dt.HALF, dt.FP8_E5M2)
-    ):
+    makers = [
+        functools.partial(make, io=io)
+        for make in (gemm_graphs.plain, gemm_graphs.gated)
+        for io in (dt.HALF, dt.FP8_E5M2)
+    ]
+    blocks = ((1, 128), (128, 64), (1, None), (None, 256))
+    makers += [functools.partial(gemm_graphs.block_scaled, rows=rows) for rows in blocks]
+    for make in makers:
         for rows in (300, 30):  # whose A comes in loads of a tile's rows, and of 16
-            facts = listed(make("g", rows, 512, 4096, io=io)).facts
+            facts = listed(make("g", rows, 512, 4096)).facts
             (variant,) = lowering.variants(facts)
             parts = lowering.kernel_parts(facts, variant)
             for tile, cluster, split in itertools.product(tiles, clusters, splits):
@@ -301,7 +307,8 @@ def test_the_domain_is_what_the_kernel_is_written_for():
                 if theirs is None:
                     known.add((tile_class(facts), config))
                     assert parsed.a_box == (16 if rows == 30 and cluster[1] == 1 else tile[0])
-    assert {each for each, _ in known} == set(itertools.product((2, 1), (1, 2)))
+    plain = set(itertools.product((2, 1), (1, 2), (None,)))
+    assert {each for each, _ in known} == plain | {(1, 1, columns) for columns in (128, 64, 0, 256)}
 
 
 @pytest.fixture(scope="module")

@@ -48,16 +48,28 @@ def graphs() -> dict[str, Graph]:
         gemm_graphs.scaled("fp8", "M", 328, 832, (e4m3, e5m2), symbols=any_m),
         gemm_graphs.gated("gated", "M", 328, 832, symbols=any_m),
         gemm_graphs.gated("gated_fp8", "M", 336, 832, io=e4m3, symbols=any_m),
+        gemm_graphs.block_scaled("blocks", "M", 328, 832, symbols=any_m),
+        gemm_graphs.block_gated("blocks_gated", "M", 328, 832, symbols=any_m),
     )
     return {graph.name: graph for graph in made}
 
 
-# Bytes of an element and matmuls of one A.
-TILE_CLASSES = {"chain": (2, 1), "fp8": (1, 1), "gated": (2, 2), "gated_fp8": (1, 2)}
+# Bytes of an element, matmuls of one A, and columns that have one scale.
+TILE_CLASSES: dict[str, tuple[int, int, int | None]] = {
+    "chain": (2, 1, None),
+    "fp8": (1, 1, None),
+    "gated": (2, 2, None),
+    "gated_fp8": (1, 2, None),
+    "blocks": (1, 1, 128),
+    "blocks_gated": (1, 2, 128),
+}
 
 
 def configs(
-    splits: tuple[int, ...] = SPLITS, element_bytes: int = 2, products: int = 1
+    splits: tuple[int, ...] = SPLITS,
+    element_bytes: int = 2,
+    products: int = 1,
+    scaled_columns: int | None = None,
 ) -> list[GemmConfig]:
     """Every tile and cluster, each with every way to split K."""
     every = (
@@ -70,7 +82,8 @@ def configs(
     return [
         config
         for config in every
-        if (config.why_not() or config.why_not_for(element_bytes, products)) is None
+        if config.why_not() is None
+        and config.why_not_for(element_bytes, products, scaled_columns) is None
     ]
 
 

@@ -154,6 +154,24 @@ def block_scaled(
     return g
 
 
+def block_gated(name: str, m, n, k, symbols=None) -> Graph:
+    """A gated FFN of FP8 with a scale for each 128 of K, of a row of A and 128 columns of a B."""
+    g = graph(name, E4M3, symbols)
+    deep, wide = -(-k // 128), -(-n // 128)
+    a = operand(g, "A", m, k)
+    scale = operand(g, "a_scale", m, deep, data_type=FLOAT)
+    a = g.block_scale_dequantize(a, scale, block_size=[1, 128], name="dqa")
+    products = []
+    for name_b in ("Bg", "Bu"):
+        b = operand(g, name_b, k, n, transposed=True)
+        scale = operand(g, f"{name_b}_scale", deep, wide, transposed=True, data_type=FLOAT)
+        b = g.block_scale_dequantize(b, scale, block_size=[128, 128], name=f"dq{name_b}")
+        products.append(g.matmul(a, b, name=f"mm{name_b}"))
+    y = g.mul(g.swish(products[0]), products[1])
+    y.set_output(True).set_data_type(BF16).set_name("Y")
+    return g
+
+
 def fused(name: str, m, n, k, kind: str) -> Graph:
     """A product with a row bias and GELU, or with a residual matrix."""
     g = graph(name)
@@ -268,6 +286,9 @@ TEST_GRAPHS: tuple[Callable[[], Graph], ...] = (
     lambda: block_scaled("blocks_of_columns", 130, 96, 272, rows=(128, 1)),
     lambda: block_scaled("blocks_of_a_alone", 130, 96, 272, rows=(1, None)),
     lambda: block_scaled("blocks_n_major", 130, 96, 144, b_transposed=False),
+    lambda: block_scaled("blocks_of_64_columns", 200, 328, 336, rows=(128, 64), out=E4M3),
+    lambda: block_scaled("blocks_split_k", 16, 512, 16384),
+    lambda: block_gated("blocks_gated", "M", 328, 336, symbols=ANY_M),
     lambda: block_scaled("blocks_of_32", 65, 96, 144, rows=(1, 32), depth=32),
     lambda: plain("to_e4m3", 200, 144, 264, out=E4M3),
     lambda: gated("gated", 200, 328, 136),
@@ -294,6 +315,7 @@ def bench_graphs() -> list[Graph]:
     plains += [
         scaled(f"bench_fp8_{m}x{n}x{k}", m, n, k, by_column=False) for m, n, k in FP8_BENCH_SHAPES
     ]
+    plains.append(block_scaled("bench_block_4096x4096x4096", 4096, 4096, 4096))
     for m, n, k in FUSED_BENCH_SHAPES:
         for kind in ("gelu", "residual"):
             plains.append(fused(f"bench_{kind}_{m}x{n}x{k}", m, n, k, kind))

@@ -122,16 +122,13 @@ def operands(
             continue
         buffer = empty(tensor, symbols, device)
         bound[tensor.uid] = buffer
-        uses = [
-            (node, port)
-            for node in graph.nodes
-            for port, operand in node.inputs.items()
-            if operand is tensor
-        ]
+        uses = _uses(graph, tensor)
         if buffer.dtype.is_floating_point:
             values = torch.randn(buffer.shape, generator=generator, device=device)
             if any((node.op, port) in FAN_IN for node, port in uses):
                 values *= max(1, buffer.shape[-2]) ** -0.5
+            if any((node.op, port) == (DEQUANTIZE, "descale") for node, port in uses):
+                values.uniform_(0.25, 1.0, generator=generator)
             buffer.copy_(values)
         elif not any(node.op == "moe_grouped_matmul" for node, _ in uses):
             low, high = (-128, 128) if buffer.dtype is torch.int8 else (-1000, 1001)
@@ -148,6 +145,17 @@ def operands(
 
 
 FAN_IN = (("matmul", "B"), ("moe_grouped_matmul", "weight"))  # [.., K, N]
+DEQUANTIZE = "block_scale_dequantize"
+
+
+def _uses(graph: Graph, tensor: Any) -> list[tuple[Node, str]]:
+    """Who reads a tensor, on which port; numbers with scales are read as what they stand for."""
+    uses = []
+    for node in graph.nodes:
+        for port in (port for port, operand in node.inputs.items() if operand is tensor):
+            is_scaled = (node.op, port) == (DEQUANTIZE, "input")
+            uses += _uses(graph, node.outputs["OUT_0"]) if is_scaled else [(node, port)]
+    return uses
 
 
 def _routes(
@@ -236,7 +244,7 @@ def _has_row(node: Node) -> bool:
         return node.attr("mode").name in FOLDS and list(node.inputs) == ["input"]
     if node.op == "moe_grouped_matmul":
         return node.attr("mode").name in MOE_MODES
-    return node.op == "matmul" or node.op in POINTWISE
+    return node.op in ("matmul", DEQUANTIZE) or node.op in POINTWISE
 
 
 def _result(node: Node, arguments: Mapping[str, torch.Tensor], out: Any) -> torch.Tensor:
@@ -244,6 +252,8 @@ def _result(node: Node, arguments: Mapping[str, torch.Tensor], out: Any) -> torc
         return _matmul(arguments["A"], arguments["B"])
     if node.op == "moe_grouped_matmul":
         return _grouped_matmul(node, arguments)
+    if node.op == DEQUANTIZE:
+        return _dequantized(node, arguments["input"], arguments["descale"])
     if node.op == "reduction":
         axes = tuple(axis for axis, extent in enumerate(out.dim) if extent == 1)
         return FOLDS[node.attr("mode").name](arguments["input"].double(), axes)
@@ -258,6 +268,14 @@ def _matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     for at in itertools.product(*map(range, batch)):
         made[at] = a[at].double() @ b[at].double()
     return made
+
+
+def _dequantized(node: Node, x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    sizes = node.attr("block_size")
+    for axis, size in enumerate(sizes, x.ndim - len(sizes)):
+        if (scale.shape[axis], size) != (1, 1):
+            scale = scale.repeat_interleave(size, axis).narrow(axis, 0, x.shape[axis])
+    return x.double() * scale.double()
 
 
 def _grouped_matmul(node: Node, arguments: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -329,7 +347,11 @@ def tolerance(graph: Graph, tensor: Any, bound: Mapping[int, Any]) -> tuple[floa
         a = node.inputs["A" if node.op == "matmul" else "token"]
         if a.uid in bound:
             atol = max(atol, ACCUMULATION * bound[a.uid].shape[-1] ** 0.5)
-    if any(node.op == "matmul" and node.inputs["A"].data_type.name in FP8 for node in graph.nodes):
+    ports = {"matmul": "A", DEQUANTIZE: "input"}
+    if any(
+        node.op in ports and node.inputs[ports[node.op]].data_type.name in FP8
+        for node in graph.nodes
+    ):
         rtol, atol = rtol + FP8_SUM[0], atol + FP8_SUM[1]
     producer = graph.producer(tensor)
     if producer is not None and producer.op == "reduction":

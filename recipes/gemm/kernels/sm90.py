@@ -1,8 +1,8 @@
 """Persistent warp-specialised matmul for Hopper: TMA in, WGMMA, a traced pointwise chain, stores.
 
 Arguments: ``launch, sm_count, [splits], a (M, K, La), b (N, K, Lb)..., [partials, counters],
-aux..., outs...``. BFLOAT16, HALF, or FP8 of either kind in, fp32 accumulation; M, N, K and the
-batch are run-time values, one kernel serves every shape of a layout class. K >= 1. With
+scales..., aux..., outs...``. BFLOAT16, HALF, or FP8 of either kind in, fp32 accumulation; M, N, K
+and the batch are run-time values, one kernel serves every shape of a layout class. K >= 1. With
 ``products`` = 2 there are two B, alike, and the chain gets the accumulators of both; no split-K.
 
 Roles of a CTA (threads):
@@ -26,7 +26,8 @@ Pipelines:
 FP8: WGMMA reads it along K alone, and keeps about 14 bits of the sums. It sums two k tiles (256)
 from zero, of as many columns of one product at a time as registers allow, and the warpgroup adds
 that to its fp32 accumulators; while it waits and adds, the tensor cores work for the other
-warpgroup.
+warpgroup. With ``scales`` it sums one k tile, whose sums are scaled before they are added: the
+tile's columns lie in one block of columns of B, a thread has two rows of A.
 
 Registers: 384 threads start with 168 each; the producer drops to 40 and math rises to 232
 (40 + 2 x 232 = 504 <= 512 per lane of the file). The accumulators are products x tile_n / 2 of
@@ -131,6 +132,7 @@ class Config:
     a_dtype: type
     b_dtype: type
     products: int
+    scales: operands.Scales | None
     a_major: str
     b_major: str
     tile: tuple[int, int, int]
@@ -151,6 +153,7 @@ class Config:
             a_dtype=a_dtype,
             b_dtype=operands.named_dtype(_chosen(params, "b_dtype", same_unit)),
             products=_chosen(params, "products", (1, 2)),
+            scales=operands.Scales.parse(params),
             # WGMMA reads 8-bit matrices along K alone.
             a_major=_chosen(params, "a_major", ("k",) if is_fp8 else ("k", "m")),
             b_major=_chosen(params, "b_major", ("k",) if is_fp8 else ("k", "n")),
@@ -180,6 +183,15 @@ class Config:
                 f"tile: got {self.tile}, of which {self.stages} stages fit, "
                 f"want at least {MIN_STAGES}"
             )
+        if self.scales is not None:
+            if not self.promotes or self.scales.depth % self.tile[2]:
+                depth = self.scales.depth
+                return f"scales: got blocks of {depth} along K, want FP8 in whole tiles of K"
+            if self.mma_columns < self.tile[1]:
+                return f"tile: got {self.tile} and scales, which take too many registers"
+            if any(rows and rows % self.tile[1] for rows in self.scales.rows[1:]):
+                rows = self.scales.rows[1:]
+                return f"scales: got blocks of {rows} columns, want multiples of {self.tile[1]}"
         if self.columns % COLUMNS_STEP:
             return (
                 f"tile: got {self.tile}, of which a block of {self.cluster[2]} finishes "
@@ -199,6 +211,11 @@ class Config:
     def promotes(self) -> bool:
         """Whether sums of the tensor cores are added up by the threads."""
         return self.a_dtype.width == 8
+
+    @property
+    def promoted_k_tiles(self) -> int:
+        """Whose products the tensor cores sum."""
+        return PROMOTED_K_TILES if self.scales is None else 1
 
     @property
     def mma_columns(self) -> int:
@@ -307,6 +324,7 @@ class Sm90Matmul:
 
     def __init__(self, config: Config):
         self.config = config
+        self.num_scales = config.scales.count if config.scales else 0
         self.num_inputs = len(config.epilogue["inputs"])
 
     @cute.jit
@@ -336,6 +354,7 @@ class Sm90Matmul:
     @cute.jit
     def launch(self, sm_count: Int32, splits: Int32, a, bs, partials, counters, stream, rest):
         config = self.config
+        scales, rest = rest[: self.num_scales], rest[self.num_scales :]
         aux, outs = rest[: self.num_inputs], rest[self.num_inputs :]
         tile_m, tile_n, tile_k = config.tile
         size_m, size_n, size_k = config.cluster
@@ -371,6 +390,7 @@ class Sm90Matmul:
                 tma_targets,
                 outs,
                 aux,
+                scales,
                 partials,
                 counters,
                 (raster.clusters_m, raster.clusters_n, raster.batches, raster.splits),
@@ -444,6 +464,7 @@ class Sm90Matmul:
         tma_targets,
         outs,
         aux,
+        scales,
         partials,
         counters,
         counts,
@@ -535,6 +556,7 @@ class Sm90Matmul:
                 tma_targets,
                 outs,
                 aux,
+                scales,
                 (partials, counters),
                 exchange,
                 raster,
@@ -655,6 +677,7 @@ class Sm90Matmul:
         tma_targets,
         outs,
         aux,
+        scales,
         workspace,
         exchange,
         raster,
@@ -681,9 +704,11 @@ class Sm90Matmul:
         for item in range(first, raster.items, step):
             tile = raster.locate(item, place)
             begin, end = self.split_range(tile, place, raster.splits, k_tiles)
+            view = self.view(tile, place, thread, group, extents)
             if cutlass.const_expr(config.promotes):
+                k_range = (begin, end)
                 read, release = self.promote(
-                    pipe, start, accumulate, accs, r_a, r_bs, begin, end, read, release
+                    pipe, start, accumulate, accs, r_a, r_bs, scales, view, k_range, read, release
                 )
             else:
                 pipe.consumer_wait(read)
@@ -708,7 +733,6 @@ class Sm90Matmul:
                     warpgroup.wait_group(1)
                     pipe.consumer_release(release)
                     release.advance()
-            view = self.view(tile, place, thread, group, extents)
             if cutlass.const_expr(not config.split_k):
                 # The loads of the first block fly while the last steps multiply.
                 fetched = device_epilogue.fetch(config.epilogue, aux, self.block(view, 0))
@@ -730,7 +754,18 @@ class Sm90Matmul:
 
     @cute.jit
     def promote(
-        self, pipe, start, accumulate, accs, r_a, r_bs, begin: Int32, end: Int32, read, release
+        self,
+        pipe,
+        start,
+        accumulate,
+        accs,
+        r_a,
+        r_bs,
+        scales,
+        view: cutlass.Constexpr,
+        k_range: tuple[Int32, Int32],
+        read,
+        release,
     ):
         """Sum products of FP8 on the tensor cores over some k tiles, and those sums in fp32.
 
@@ -744,11 +779,16 @@ class Sm90Matmul:
             accumulate.partition_shape_C((config.tile[0], columns)), Float32
         )
         flat = cute.make_tensor(part.iterator, cute.make_layout(cute.size(part)))
+        pattern = block_pattern(columns)
+        begin, end = k_range
         for acc in accs:
             acc.fill(0.0)
-        for k in range(begin, end, PROMOTED_K_TILES):
-            last = cutlass.min(k + PROMOTED_K_TILES, end)
+        for k in range(begin, end, config.promoted_k_tiles):
+            last = cutlass.min(k + config.promoted_k_tiles, end)
             first = read.clone()
+            of_a = of_b = ()
+            if cutlass.const_expr(config.scales is not None):
+                of_a, of_b = self.scales_at(scales, view, k)
             for index in cutlass.range_constexpr(len(pieces)):
                 p, n = pieces[index]
                 is_last = index == len(pieces) - 1
@@ -771,8 +811,33 @@ class Sm90Matmul:
                     pipe.consumer_release(release)
                     release.advance()
                 mine = cute.make_tensor(accs[p].iterator + n * cute.size(part), flat.layout)
-                mine.store(mine.load() + flat.load())
+                if cutlass.const_expr(config.scales is None):
+                    mine.store(mine.load() + flat.load())
+                else:
+                    scale = [row * of_b[p] for row in of_a]
+                    for e in cutlass.range_constexpr(cute.size(part)):
+                        mine[e] = cute.math.fma(flat[e], scale[pattern[e][0]], mine[e])
         return read, release
+
+    def scales_at(self, scales, view: View, k_tile: Int32) -> tuple[list, list]:
+        """The scales of a k tile: of a thread's two rows of A, and of each product's columns."""
+        config = self.config
+        assert config.scales is not None
+        tensors, block = (
+            config.scales.of_each(scales),
+            k_tile // (config.scales.depth // config.tile[2]),
+        )
+        batch, (m, n) = view.tile.batch, view.extents
+        of_a = [
+            config.scales.read(tensors[0], 0, cutlass.min(row, m - 1), block, batch)
+            for row in view.rows
+        ]
+        column = cutlass.min(view.tile.n * config.tile[1], n - 1)
+        of_b = [
+            config.scales.read(tensors[1 + p], 1 + p, column, block, batch)
+            for p in range(config.products)
+        ]
+        return of_a, of_b
 
     def multiply(self, first, accumulate, part, r_a, r_b, n: int, stage: Int32) -> None:
         """Issue the WGMMA of a k tile and its ``n``-th columns; ``first`` is that of step 0."""
@@ -1066,6 +1131,8 @@ def matmul(params: Mapping[str, Any]) -> KernelTemplate:
         for _ in range(config.products)
     ]
     aux = operands.epilogue_inputs(config.epilogue, extents, space)
+    if config.scales is not None:
+        aux = [*config.scales.tensors(space), *aux]
     outs = operands.epilogue_outputs(config.epilogue, extents, space, config.store == "tma")
     stream = make_fake_stream(use_tvm_ffi_env_stream=True)
     kernel, one = Sm90Matmul(config), Int32(1)
