@@ -38,6 +38,8 @@ FEATURES = (
     "symbolic extents",
 )
 
+SCALES = "FP8 with a FLOAT scale for each block of rows and K"
+
 # Of a row whose kernels take any strides: they widen every element on its own, have several
 # accumulators, and fold.
 ANY_STRIDE: dict[str, Any] = {
@@ -45,13 +47,11 @@ ANY_STRIDE: dict[str, Any] = {
     "epilogue_dtypes": ANY_DTYPES,
     "products": MAX_PRODUCTS,
     "folds": True,
-    "scales": True,
     "features": (
         *FEATURES,
         f"{MAX_PRODUCTS} matmuls of one A",
         f"reductions of the result along rows, columns or both: {', '.join(FOLDED)}",
         "A and B of different FP8 types",
-        "FP8 with a FLOAT scale for each block of rows and K",
         "FP8 and INT8 in the epilogue, whose outputs saturate",
         f"INT8 summed in INT32, K up to {MAX_INT8_K}",
     ),

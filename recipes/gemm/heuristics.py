@@ -17,7 +17,8 @@ from cudnn_aot.recipes.gemm.facts import GemmFacts
 from cudnn_aot.recipes.gemm.model import PLAIN, Extents, Menu, best_sm90, menu_for, rank_sm90
 
 # Engine ids.
-SM90_PERSISTENT, SM90_GEMV, SM90_ANY_STRIDE = 20_000, 20_002, 20_004
+SM90_PERSISTENT, SM90_GEMV, SM90_ANY_STRIDE, SM90_BLOCK_SCALED = 20_000, 20_002, 20_004, 20_005
+TILED = (SM90_PERSISTENT, SM90_BLOCK_SCALED)  # of one kernel, and no graph is both's
 
 # Up to so many rows a kernel that streams B beats every tile, by 1 to 4 %; of the least columns on,
 # schedules that are within 3 % of its best.
@@ -45,20 +46,20 @@ def recommend(
     beside cuDNN's yet. A cell that is found slower puts its plans behind the marker.
     """
     plans: list[PlanConfig | Ranges] = []
-    menu = menu_for(*tile_class(facts)) if SM90_PERSISTENT in offered else PLAIN
+    menu = menu_for(*tile_class(facts)) if any(e in TILED for e in offered) else PLAIN
     few = _few_rows([facts.extents], offered, facts)
     if kind == "A" and few and not facts.symbols:
         plans.append(few)
     for engine_id in offered:
         if engine_id in (SM90_GEMV, SM90_ANY_STRIDE):
             continue
-        if engine_id == SM90_PERSISTENT and (reason := tma.why_never(facts)):
+        if engine_id in TILED and (reason := tma.why_never(facts)):
             # Its other kernel has no schedule: all knobs build the same.
             plans.append(PlanConfig(engine_id, menu.fallback, f"no TMA: {reason}"))
-        elif engine_id == SM90_PERSISTENT and kind == "FALLBACK":
+        elif engine_id in TILED and kind == "FALLBACK":
             plans.append(PlanConfig(engine_id, menu.fallback, "the smallest of everything"))
-        elif engine_id == SM90_PERSISTENT:
-            plans += _ranges(offered, facts, target.sm_count, menu)
+        elif engine_id in TILED:
+            plans += _ranges(engine_id, offered, facts, target.sm_count, menu)
             plans += _ranked(engine_id, facts.extents, target.sm_count, menu)
         else:
             plans.append(PlanConfig(engine_id, why="has no knobs"))
@@ -91,7 +92,9 @@ def _ranked(engine_id: int, extents: Extents, sm_count: int, menu: Menu) -> list
     return [PlanConfig(engine_id, config, f"modelled {us:.1f} us") for config, us in ranked]
 
 
-def _ranges(offered: Sequence[int], facts: GemmFacts, sm_count: int, menu: Menu) -> list[Ranges]:
+def _ranges(
+    engine_id: int, offered: Sequence[int], facts: GemmFacts, sm_count: int, menu: Menu
+) -> list[Ranges]:
     """One plan for all of a symbolic M, with a schedule per range; none where one does for all."""
     if not isinstance(facts.m, SymExpr) or len(facts.m.symbols) != 1:
         return []
@@ -108,7 +111,7 @@ def _ranges(offered: Sequence[int], facts: GemmFacts, sm_count: int, menu: Menu)
         values = _samples(symbol, low, high)
         cases = [facts.extents_at({name: value}) for value in values]
         best = _few_rows(cases, offered, facts) or PlanConfig(
-            SM90_PERSISTENT, best_sm90(cases, sm_count, menu)
+            engine_id, best_sm90(cases, sm_count, menu)
         )
         if parts and parts[-1][2] == best:
             low, _, _, earlier = parts.pop()
@@ -117,7 +120,7 @@ def _ranges(offered: Sequence[int], facts: GemmFacts, sm_count: int, menu: Menu)
         low = high + 1
     if len(parts) == 1:
         return []
-    safe = PlanConfig(SM90_PERSISTENT, menu.fallback, "the smallest of everything")
+    safe = PlanConfig(engine_id, menu.fallback, "the smallest of everything")
     ranges = []
     for low, high, best, values in parts:
         why = best.why or f"the model's best at {name}={', '.join(map(str, values))}"

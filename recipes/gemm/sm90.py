@@ -47,12 +47,10 @@ TENSOR_CORES: dict[str, Any] = {
     "dtypes": ("BFLOAT16", "HALF", *FP8_DTYPES),
     "epilogue_dtypes": ANY_DTYPES,
     "products": MAX_PRODUCTS,
-    "scales": True,
     "features": (
         *FEATURES,
         f"{MAX_PRODUCTS} matmuls of one A",
         "A and B of different FP8 types",
-        "FP8 with a FLOAT scale for each block of rows and K",
         "FP8 and INT8 in the epilogue, whose outputs saturate",
     ),
 }
@@ -76,7 +74,7 @@ class ScheduledEngine(Engine):
 class GemmSm90Persistent(ScheduledEngine):
     """Persistent TMA + WGMMA, cooperative math warpgroups, optional split-K.
 
-    Sums of FP8 products are fp32: the tensor cores, which keep fewer bits, add up 256 of K alone.
+    Sums of FP8 products are fp32: the tensor cores, which keep fewer bits, add up 128 of K alone.
     """
 
     name = "gemm.sm90.persistent"

@@ -121,7 +121,7 @@ def test_a_graph_that_nothing_takes_is_explained():
 
     explained = why.explain(source(gemm_graphs.plain("g", 16, 16, 16, io="INT8")), H200)
     assert explained.family == "gemm" and explained.facts["A"].startswith("INT8")
-    assert explained.chosen is None and len(explained.reasons) == 4  # one of each engine
+    assert explained.chosen is None and len(explained.reasons) == 5  # one of each engine
     assert all(engine.reason for engine in explained.engines)
 
 

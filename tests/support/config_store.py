@@ -27,7 +27,7 @@ from cudnn_aot.compiler.planning.plan_list import PlanList
 from cudnn_aot.compiler.planning.planned import Planned
 from cudnn_aot.compiler.target.target import load_target
 from cudnn_aot.recipes.gemm.config import SM90_CLUSTERS, SM90_TILES, GemmConfig, GemvConfig
-from cudnn_aot.recipes.gemm.heuristics import SM90_GEMV
+from cudnn_aot.recipes.gemm.heuristics import SM90_BLOCK_SCALED, SM90_GEMV
 from cudnn_aot.recipes.gemm.sm90 import FEW_ROWS
 
 TARGET = "h200"
@@ -95,17 +95,17 @@ def gemvs() -> list[GemvConfig]:
 
 def every(splits: tuple[int, ...] = SPLITS) -> list[tuple[str, int, Any]]:
     """The graph's name, engine and schedule of each plan."""
-    ids = {GemmConfig: ENGINE, GemvConfig: SM90_GEMV}
-    plans = [
-        (name, config) for name, tiles in TILE_CLASSES.items() for config in configs(splits, *tiles)
+    plans: list[tuple[str, int, Any]] = [
+        (name, ENGINE if tiles[2] is None else SM90_BLOCK_SCALED, config)
+        for name, tiles in TILE_CLASSES.items()
+        for config in configs(splits, *tiles)
     ]
     plans += [
-        ("few", config)
+        ("few", ENGINE, config)
         for config in configs(splits)
         if config.cluster_n == 1 and not config.split_buf
     ]
-    plans += [("chain", config) for config in gemvs()]
-    return [(name, ids[type(config)], config) for name, config in plans]
+    return plans + [("chain", SM90_GEMV, config) for config in gemvs()]
 
 
 def name_of(graph: str, engine_id: int, config: Any) -> str:
@@ -118,6 +118,7 @@ def name_of(graph: str, engine_id: int, config: Any) -> str:
 
 def build(store: Path, jobs: int, splits: tuple[int, ...]) -> int:
     """Compile and publish; the number of plans."""
+    os.environ[manifest.OPT_IN_VARIABLE] = "1"
     target = load_target(TARGET)
     lists = {name: PlanList(graph, target) for name, graph in graphs().items()}
     chosen: list[tuple[str, PlanList, Planned]] = []

@@ -100,6 +100,7 @@ class Gemv:
         sums.fill(0.0)
         # Of what the kernel before wrote or reads, nothing is touched ahead of this.
         cute.arch.griddepcontrol_wait()
+        cute.arch.griddepcontrol_launch_dependents()
         step = WARP * VECTOR * self.k_warps
         first = (turn * WARP + lane) * VECTOR
         whole = k - (self.unroll - 1) * step  # from here on a lane has fewer steps than unroll
@@ -110,7 +111,6 @@ class Gemv:
             for k0 in range(first + passes * self.unroll * step, k, step):
                 self.add(a, b, a_rows, b_rows, k0, 1, sums)
 
-        cute.arch.griddepcontrol_launch_dependents()
         mine = Float32(0.0)
         for e in cutlass.range_constexpr(self.rows * self.columns):
             total = cute.arch.warp_reduction(sums[e], lambda x, y: x + y)

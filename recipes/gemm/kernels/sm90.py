@@ -23,11 +23,11 @@ Pipelines:
 * stores: each math warpgroup has ``SLOTS`` staging slots of 64 rows x 128 bytes of its own and one
   named barrier; its warp 0 issues the TMA stores. No barrier spans the math warpgroups.
 
-FP8: WGMMA reads it along K alone, and keeps about 14 bits of the sums. It sums two k tiles (256)
-from zero, of as many columns of one product at a time as registers allow, and the warpgroup adds
-that to its fp32 accumulators; while it waits and adds, the tensor cores work for the other
-warpgroup. With ``scales`` it sums one k tile, whose sums are scaled before they are added: the
-tile's columns lie in one block of columns of B, a thread has two rows of A.
+FP8: WGMMA reads it along K alone, and keeps about 14 bits of the sums. It sums a k tile (128) from
+zero, of as many columns of one product at a time as registers allow, and the warpgroup adds that to
+its fp32 accumulators; while it waits and adds, the tensor cores work for the other warpgroup. With
+``scales`` the sums are scaled before they are added: the tile's columns lie in one block of columns
+of B, a thread has two rows of A.
 
 Registers: 384 threads start with 168 each; the producer drops to 40 and math rises to 232
 (40 + 2 x 232 = 504 <= 512 per lane of the file). The accumulators are products x tile_n / 2 of
@@ -112,7 +112,7 @@ GROUP_BARRIER = 1  # named barrier of math warpgroup g: GROUP_BARRIER + g
 SPLIT_BARRIER = 3
 
 MAX_ACCUMULATORS = 192  # registers of a math thread: the rest of 232 are addresses and epilogue
-PROMOTED_K_TILES = 2  # whose products of FP8 the tensor cores sum: no more than half of the stages
+PROMOTED_K_TILES = 1  # whose products of FP8 the tensor cores sum: no more than half of the stages
 BLOCK_COLUMNS = 64  # of the tile, that the epilogue takes at a time at most
 COLUMNS_STEP = 16  # of what a block finishes of a tile: of one stmatrix
 
@@ -524,8 +524,9 @@ class Sm90Matmul:
                 cute.arch.mbarrier_arrive_and_expect_tx(arrived, config.exchange_bytes)
         if cutlass.const_expr(not config.split_k):
             # Nothing of what the kernel before wrote is read, and nothing that it reads is written,
-            # ahead of this.
+            # ahead of this. The next one may set itself up on what SMs are free.
             cute.arch.griddepcontrol_wait()
+            cute.arch.griddepcontrol_launch_dependents()
 
         if warp < WARPGROUP // 32:
             if cutlass.const_expr(config.math_groups > 1):
@@ -658,10 +659,6 @@ class Sm90Matmul:
                         mcast_mask=masks[1],
                     )
                 state.advance()
-        if cutlass.const_expr(not self.config.split_k):
-            # The next kernel may set itself up while the last tiles are finished; earlier, it would
-            # keep SMs that are free from other streams.
-            cute.arch.griddepcontrol_launch_dependents()
         # A CTA may not exit while others of its cluster still signal its barriers.
         pipe.producer_tail(state)
 
