@@ -76,13 +76,20 @@ def replays(launch: Callable[[int], None], sets: int) -> Callable[[], float]:
     return lambda: timed(graph.replay, count)
 
 
+def operand_sets(batch: int, m: int, n: int, k: int) -> int:
+    """How many sets of A, B and a result it takes that going round them misses L2."""
+    import torch
+
+    l2_bytes = torch.cuda.get_device_properties(0).L2_cache_size
+    return int(min(MAX_SETS, max(2, -(-2 * l2_bytes // (2 * batch * (m * k + n * k + m * n))))))
+
+
 def time_pair(plan: Any, uids: tuple[int, int, int], shape: tuple[int, ...]) -> list[float]:
     """Median microseconds of ours and of cuBLAS, and the relative error of ours."""
     import torch
 
     batch, m, n, k = shape
-    l2_bytes = torch.cuda.get_device_properties(0).L2_cache_size
-    count = min(MAX_SETS, max(2, -(-2 * l2_bytes // (2 * batch * (m * k + n * k + m * n)))))
+    count = operand_sets(batch, m, n, k)
     sets = []
     for _ in range(count):
         a = torch.randn(batch, m, k, device="cuda", dtype=torch.bfloat16)

@@ -7,7 +7,7 @@
 
 The graphs are projections of real models without an epilogue, M being a symbol. The second use
 times `torch.matmul` at the extents of each entry as `tune` times plans: replays of a CUDA graph of
-20 launches over operands that together are twice as large as L2, the median of 10. Prints the ratio
+up to 20 launches over operands that together are twice as large as L2, the median of 10. Prints the ratio
 of cuBLAS's time to that of the fastest plan; the geometric mean in the end.
 """
 
@@ -20,6 +20,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from shapes import operand_sets, replays
+
 from cudnn_aot.compiler.planning.tuning import read_entries
 
 # (N, K) of the projections: qkv, o, gate and up in one, down.
@@ -29,7 +31,7 @@ MODELS = {
     "qwen3_4b": ((6144, 2560), (2560, 4096), (19456, 2560), (2560, 9728)),
 }
 PROJECTIONS = ("qkv", "o", "gate_up", "down")
-LAUNCHES, REPLAYS, MAX_SETS = 20, 10, 16
+REPLAYS = 10
 
 
 def write_graphs(folder: Path) -> None:
@@ -49,30 +51,19 @@ def write_graphs(folder: Path) -> None:
 def cublas_us(m: int, n: int, k: int) -> float:
     import torch
 
-    bytes_per_set = 2 * (m * k + n * k + m * n)
-    l2_bytes = torch.cuda.get_device_properties(0).L2_cache_size
-    count = min(MAX_SETS, max(2, -(-2 * l2_bytes // bytes_per_set)))
+    count = operand_sets(1, m, n, k)
     sets = []
     for _ in range(count):
         a = torch.randn(m, k, device="cuda", dtype=torch.bfloat16)
         b = torch.randn(n, k, device="cuda", dtype=torch.bfloat16).t()
         sets.append((a, b, torch.empty(m, n, device="cuda", dtype=torch.bfloat16)))
-    for a, b, y in sets:
+
+    def launch(index: int) -> None:
+        a, b, y = sets[index]
         torch.matmul(a, b, out=y)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for launch in range(LAUNCHES):
-            a, b, y = sets[launch % count]
-            torch.matmul(a, b, out=y)
-    times = []
-    for _ in range(REPLAYS + 1):
-        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        graph.replay()
-        stop.record()
-        torch.cuda.synchronize()
-        times.append(1e3 * start.elapsed_time(stop) / LAUNCHES)
-    return statistics.median(times[1:])
+
+    timer = replays(launch, count)
+    return statistics.median(timer() for _ in range(REPLAYS))
 
 
 def compare(entries: list[dict[str, Any]]) -> None:

@@ -50,12 +50,27 @@ def write_output(path: Path, data: bytes) -> None:
     final = replaceable(path)
     if final is None:
         _write_into(path, data)
-        return
-    stage = final.with_name(f".{secrets.token_hex(8)}.tmp")
+    else:
+        replace(final, data)
+
+
+def replace(path: Path, data: bytes, sync: bool = False) -> None:
+    """Let a name be that of a new file with these bytes, whatever it was before, a link too.
+
+    Args:
+        sync: whether the bytes outlive a crash of the machine that the name outlives.
+
+    Raises:
+        OSError: the system refuses; the name is as it was.
+    """
+    stage = path.with_name(f".{secrets.token_hex(8)}.tmp")
     try:
         with stage.open("xb") as stream:
             stream.write(data)
-        stage.replace(final)
+            if sync:
+                stream.flush()
+                os.fsync(stream.fileno())
+        stage.replace(path)
     except BaseException:
         stage.unlink(missing_ok=True)
         raise

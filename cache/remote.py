@@ -12,7 +12,6 @@ Nothing else comes from the URL. Offline nothing is asked of anybody.
 from __future__ import annotations
 
 import os
-import secrets
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +23,7 @@ from cudnn_aot.cache import layout, trust
 from cudnn_aot.cache.canonical import sha256_hex
 from cudnn_aot.cache.files import Folder, Status, StoreFiles, tree_of
 from cudnn_aot.cache.index import MAX_INDEX_BYTES, Index, Part, parse_index
+from cudnn_aot.cache.output import replace
 from cudnn_aot.cache.place import cache_store
 from cudnn_aot.cache.progress import Event, ProgressCallback, Stage, silent
 from cudnn_aot.cache.reader import StoreReader
@@ -217,16 +217,7 @@ def _replace_local(path: Path, data: bytes) -> bool:
     if path.is_file() and not path.is_symlink() and path.read_bytes() == data:
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
-    stage = path.with_name(f".{secrets.token_hex(8)}.tmp")
-    try:
-        with stage.open("xb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        stage.replace(path)
-    except BaseException:
-        stage.unlink(missing_ok=True)
-        raise
+    replace(path, data, sync=True)
     return True
 
 

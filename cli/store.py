@@ -276,6 +276,8 @@ def verify(
         verdict = f"{plural(len(problems), 'problem')}" if problems else "every byte as recorded"
         others = f"; {plural(len(foreign), 'file')} not of the store" if foreign else ""
         say(f"{reader.where}: {counts}: {verdict}{others}")
+        if any(not problem.unreadable for problem in problems):
+            say("what is damaged is never loaded: build the same graphs again, or copy the store")
         say(f"root digest {digest or 'unknown: a document cannot be read'}")
     return 1 if problems else 0
 

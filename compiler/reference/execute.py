@@ -147,7 +147,7 @@ def random_operands(
         shape = shape_of(tensor, symbols)
         if tensor.pass_by_value is not None:
             values[tensor.uid] = np.full(shape, tensor.pass_by_value)
-        elif any(derived_maker_of(node.op, port) for node, port in _uses(graph, tensor)):
+        elif any(derived_maker_of(node.op, port) for node, port in uses(graph, tensor)):
             derived.append(tensor)
         else:
             values[tensor.uid] = _made(graph, tensor, values, symbols, seed, maker_of)
@@ -158,18 +158,18 @@ def random_operands(
     return {tensor.uid: values[tensor.uid] for tensor in graph.inputs()}
 
 
-def _uses(graph: Graph, tensor: Tensor) -> list[tuple[Node, str]]:
+def uses(graph: Graph, tensor: Tensor) -> list[tuple[Node, str]]:
     """Who reads a tensor, on which port; numbers with scales are read as what they stand for."""
-    uses = []
+    found = []
     for node in graph.nodes:
         for port, operand in node.inputs.items():
             if operand is not tensor:
                 continue
             if node.op == "block_scale_dequantize" and port == "input":
-                uses += _uses(graph, node.outputs["OUT_0"])
+                found += uses(graph, node.outputs["OUT_0"])
             else:
-                uses.append((node, port))
-    return uses
+                found.append((node, port))
+    return found
 
 
 def _made(
@@ -188,7 +188,7 @@ def _made(
     assert tensor.data_type is not None
     shape = shape_of(tensor, symbols)
     rng = np.random.Generator(np.random.SFC64((seed, tensor.uid)))
-    for node, port in _uses(graph, tensor):
+    for node, port in uses(graph, tensor):
         make = find(node.op, port)
         if make is None:
             continue

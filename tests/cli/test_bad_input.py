@@ -310,6 +310,7 @@ def test_what_is_no_file_is_named_and_replaced(store_copy: Path, graph_files: li
     assert done.returncode == 1
     for path in files:
         assert f"damaged: {path.relative_to(store_copy)}: " in done.stdout
+    assert "is never loaded: build the same graphs again" in done.stdout
     done = run_cli("run", "--all", "--store", store_copy)
     assert done.returncode == 1 and "internal error" not in done.stderr
     done = run_cli("build", *graph_files, "--target", "cpu", "--store", store_copy)

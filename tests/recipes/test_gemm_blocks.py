@@ -118,8 +118,6 @@ DT = cudnn.data_type
         ({"scale_type": DT.FP8_E8M0, "depth": 32}, "scales 's' are FP8_E8M0, want FLOAT"),
         ({"scale_type": E4M3, "depth": 16}, "scales 's' are FP8_E4M3, want FLOAT"),
         ({"a_type": DT.FP4_E2M1, "scale_type": E4M3, "depth": 16}, "dtype FP4_E2M1 is not in"),
-        ({"a_type": INT8}, " INT8"),
-        ({"a_type": HALF}, "HALF"),
         ({"between": BF16}, "'wide', which 'dqa' dequantizes, is BFLOAT16, want FLOAT"),
         ({"depth": 8}, "'s' has a scale for each 8 of K, want a multiple of 16"),
         ({"b_depth": 64}, "blocks along K have 128 in 's' and 64 in 't', want one number"),
@@ -141,9 +139,17 @@ def test_engines_that_take_no_scales_say_so(monkeypatch):
         reason = f"gemm.sm90.{name}: 'A' has a scale for each block, want none"
         assert reason in str(declined.value)
     assert "gemm.sm90.block_scaled: not enabled" in str(declined.value)
-    with pytest.raises(cudnnGraphNotSupportedError) as declined:
-        plan_graph(scaled(a_type=HALF), CPU)
-    assert "'A' has a scale for each block and is HALF, want FP8" in str(declined.value)
+
+
+@pytest.mark.parametrize("dtype", [INT8, HALF])
+def test_scales_are_of_fp8(dtype):
+    for target, reason in (
+        (CPU, f"gemm.host.blocked: 'A' has a scale for each block and is {dtype.name}, want FP8"),
+        (H200, f"gemm.sm90.block_scaled: dtype {dtype.name} is not in FP8_E4M3/FP8_E5M2"),
+    ):
+        with pytest.raises(cudnnGraphNotSupportedError) as declined:
+            plan_graph(scaled(a_type=dtype), target)
+        assert reason in str(declined.value)
 
 
 def test_the_engine_of_scales_takes_no_other_graph():

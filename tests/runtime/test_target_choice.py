@@ -10,12 +10,16 @@ from cuda_stand_in import run
 from served_store import SCALE, put_decline, put_plan
 
 from cudnn_aot import errors, runtime
+from cudnn_aot.cache.merge import merge
+from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.cache.writer import StoreWriter
 from cudnn_aot.compiler.formats import graph_json
 from cudnn_aot.runtime import requirements
 
+TRIPLES = {"x86_64-linux-gnu", "aarch64-linux-gnu"}
 HERE = {"host_triple": requirements.this_host().triple}
-ELSEWHERE = {"host_triple": "riscv64-linux-gnu"}
+(FAR,) = TRIPLES - {HERE["host_triple"]}
+ELSEWHERE = {"host_triple": FAR}
 
 
 @pytest.fixture
@@ -23,16 +27,19 @@ def store(tmp_path: Path) -> Path:
     """As two builders and `merge` make it: h200 plans for this host and for another."""
     graph = Linear(m=64).graph()
     real = {"key": graph.key(), "graph": graph_json.dumps(graph).encode()}
-    with StoreWriter(tmp_path / "store") as writer:
+    with StoreWriter(tmp_path / "here") as here, StoreWriter(tmp_path / "elsewhere") as elsewhere:
         for name, more in (("scale", {}), ("linear", real)):
-            put_plan(writer, name, "h200", requirements=HERE, **more)
-            put_plan(writer, name, "h200-other", requirements=ELSEWHERE, **more)
-        put_plan(writer, "far", "h200-other", requirements=ELSEWHERE)
+            put_plan(here, name, "h200", requirements=HERE, **more)
+            put_plan(elsewhere, name, "h200-other", requirements=ELSEWHERE, **more)
+        put_plan(elsewhere, "far", "h200-other", requirements=ELSEWHERE)
         for target in ("a", "b"):
-            put_plan(writer, "twice", target, requirements=HERE)
-            put_plan(writer, "nowhere", target, requirements=ELSEWHERE)
-        put_decline(writer, "half", "a", "no engine takes it")
-        put_plan(writer, "half", "b", requirements=HERE)
+            put_plan(here, "twice", target, requirements=HERE)
+            put_plan(elsewhere, "nowhere", target, requirements=ELSEWHERE)
+        put_decline(here, "half", "a", "no engine takes it")
+        put_plan(here, "half", "b", requirements=HERE)
+    built = [StoreReader(tmp_path / name) for name in ("here", "elsewhere")]
+    assert merge(built, tmp_path / "store").conflicts == []
+    assert StoreReader(tmp_path / "store").verify() == []
     return tmp_path / "store"
 
 
@@ -46,14 +53,14 @@ def test_of_several_the_one_for_this_host(store: Path) -> None:
 
 
 def test_one_that_was_named_is_that_one_and_no_other(store: Path) -> None:
-    with pytest.raises(errors.RequirementError, match="requires riscv64-linux-gnu, found"):
+    with pytest.raises(errors.RequirementError, match=f"requires {FAR}, found"):
         runtime.open(store, target="h200-other").plan("scale")
-    with pytest.raises(errors.RequirementError, match="requires riscv64-linux-gnu, found"):
+    with pytest.raises(errors.RequirementError, match=f"requires {FAR}, found"):
         runtime.open(store).plan(Linear(m=64).graph(), "h200-other")
 
 
 def test_the_only_one_says_what_it_requires(store: Path) -> None:
-    with pytest.raises(errors.RequirementError, match="requires riscv64-linux-gnu, found"):
+    with pytest.raises(errors.RequirementError, match=f"requires {FAR}, found"):
         runtime.open(store).plan("far")
 
 

@@ -122,15 +122,15 @@ def operands(
             continue
         buffer = empty(tensor, symbols, device)
         bound[tensor.uid] = buffer
-        uses = _uses(graph, tensor)
+        read = float64_reference.uses(graph, tensor)
         if buffer.dtype.is_floating_point:
             values = torch.randn(buffer.shape, generator=generator, device=device)
-            if any((node.op, port) in FAN_IN for node, port in uses):
+            if any((node.op, port) in FAN_IN for node, port in read):
                 values *= max(1, buffer.shape[-2]) ** -0.5
-            if any((node.op, port) == (DEQUANTIZE, "descale") for node, port in uses):
+            if any((node.op, port) == (DEQUANTIZE, "descale") for node, port in read):
                 values.uniform_(0.25, 1.0, generator=generator)
             buffer.copy_(values)
-        elif not any(node.op == "moe_grouped_matmul" for node, _ in uses):
+        elif not any(node.op == "moe_grouped_matmul" for node, _ in read):
             low, high = (-128, 128) if buffer.dtype is torch.int8 else (-1000, 1001)
             values = torch.randint(low, high, buffer.shape, generator=generator, device=device)
             buffer.copy_(values)
@@ -146,16 +146,6 @@ def operands(
 
 FAN_IN = (("matmul", "B"), ("moe_grouped_matmul", "weight"))  # [.., K, N]
 DEQUANTIZE = "block_scale_dequantize"
-
-
-def _uses(graph: Graph, tensor: Any) -> list[tuple[Node, str]]:
-    """Who reads a tensor, on which port; numbers with scales are read as what they stand for."""
-    uses = []
-    for node in graph.nodes:
-        for port in (port for port, operand in node.inputs.items() if operand is tensor):
-            is_scaled = (node.op, port) == (DEQUANTIZE, "input")
-            uses += _uses(graph, node.outputs["OUT_0"]) if is_scaled else [(node, port)]
-    return uses
 
 
 def _routes(
