@@ -7,8 +7,8 @@
 
 The graphs are projections of real models without an epilogue, M being a symbol. The second use
 times `torch.matmul` at the extents of each entry as `tune` times plans: replays of a CUDA graph of
-up to 20 launches over operands that together are twice as large as L2, the median of 10. Prints the ratio
-of cuBLAS's time to that of the fastest plan; the geometric mean in the end.
+up to 20 launches over operands that together are twice as large as L2, the median of 10. Prints the
+ratio of cuBLAS's time to that of the fastest plan; the geometric mean in the end.
 """
 
 from __future__ import annotations
