@@ -34,7 +34,7 @@ from cudnn_aot.recipes.gemm.config import (
 )
 from cudnn_aot.recipes.gemm.gemv import GemmSm90Gemv
 from cudnn_aot.recipes.gemm.heuristics import RANGE_ENDS
-from cudnn_aot.recipes.gemm.kernels import sm90 as kernel
+from cudnn_aot.recipes.gemm.kernels import sm90_config as kernel
 from cudnn_aot.recipes.gemm.model import best_sm90
 from cudnn_aot.recipes.gemm.sm90 import FEW_ROWS, GemmSm90Persistent, tma_params
 

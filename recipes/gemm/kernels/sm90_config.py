@@ -1,0 +1,217 @@
+"""What a kernel for Hopper's tensor cores is specialised on, and what it takes of an SM."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from cudnn_aot.recipes.gemm.kernels import operands
+
+SMEM_BYTES = 232448  # opt-in limit of a block on compute capability 9.0
+BARRIER_BYTES = 1024
+WARPGROUP = 128
+GROUP_ROWS = 64  # of a tile, per math warpgroup: the M of a WGMMA
+STORE_BYTES = 128  # of a row, per staging slot: the widest swizzle
+SLOTS = 2
+MIN_STAGES, MAX_STAGES = 4, 12
+PRODUCER_REGISTERS, MATH_REGISTERS = 40, 232
+GROUP_BARRIER = 1  # named barrier of math warpgroup g: GROUP_BARRIER + g
+SPLIT_BARRIER = 3
+
+MAX_ACCUMULATORS = 192  # registers of a math thread: the rest of 232 are addresses and epilogue
+PROMOTED_K_TILES = 1  # whose products of FP8 the tensor cores sum: no more than half of the stages
+BLOCK_COLUMNS = 64  # of the tile, that the epilogue takes at a time at most
+COLUMNS_STEP = 16  # of what a block finishes of a tile: of one stmatrix
+
+# By the bits of an element of A and B. A row of 128 bytes along K is the widest swizzle.
+TILES = {
+    bits: tuple((m, n, 1024 // bits) for m in (128, 64) for n in range(256, 0, -32))
+    for bits in (16, 8)
+}
+CLUSTERS = ((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (1, 1, 4))
+A_BOXES = (16, 64, 128)
+
+
+@dataclass(frozen=True)
+class Config:
+    """One kernel: its parameters, and the resources that follow from them."""
+
+    a_dtype: type
+    b_dtype: type
+    products: int
+    scales: operands.Scales | None
+    a_major: str
+    b_major: str
+    tile: tuple[int, int, int]
+    cluster: tuple[int, int, int]
+    a_box: int
+    split_k: bool
+    store: str
+    epilogue: Mapping[str, Any]
+
+    @staticmethod
+    def parse(params: Mapping[str, Any]) -> Config:
+        """Parameters of the template; ValueError names the first that is off the menu."""
+        dtypes = ("BFLOAT16", "HALF", "FP8_E4M3", "FP8_E5M2")
+        a_dtype = operands.named_dtype(_chosen(params, "a_dtype", dtypes))
+        is_fp8 = a_dtype.width == 8
+        same_unit = dtypes[2:] if is_fp8 else (params["a_dtype"],)
+        config = Config(
+            a_dtype=a_dtype,
+            b_dtype=operands.named_dtype(_chosen(params, "b_dtype", same_unit)),
+            products=_chosen(params, "products", (1, 2)),
+            scales=operands.Scales.parse(params),
+            # WGMMA reads 8-bit matrices along K alone.
+            a_major=_chosen(params, "a_major", ("k",) if is_fp8 else ("k", "m")),
+            b_major=_chosen(params, "b_major", ("k",) if is_fp8 else ("k", "n")),
+            tile=_chosen(params, "tile", TILES[a_dtype.width]),
+            cluster=_chosen(params, "cluster", CLUSTERS),
+            a_box=_chosen(params, "a_box", A_BOXES),
+            split_k=_chosen(
+                params, "split_k", (False, True) if params["products"] == 1 else (False,)
+            ),
+            store=_chosen(params, "store", ("tma", "direct")),
+            epilogue=params["epilogue"],
+        )
+        if reason := config.why_not():
+            raise ValueError(reason)
+        return config
+
+    def why_not(self) -> str | None:
+        """None where the parameters fit each other, else which do not."""
+        if self.accumulators > MAX_ACCUMULATORS:
+            count = self.accumulators
+            return (
+                f"tile: got {self.tile} with {count} accumulators per thread, "
+                f"want at most {MAX_ACCUMULATORS}"
+            )
+        if self.stages < MIN_STAGES:
+            return (
+                f"tile: got {self.tile}, of which {self.stages} stages fit, "
+                f"want at least {MIN_STAGES}"
+            )
+        if self.scales is not None:
+            if not self.promotes or self.scales.depth % self.tile[2]:
+                depth = self.scales.depth
+                return f"scales: got blocks of {depth} along K, want FP8 in whole tiles of K"
+            if self.mma_columns < self.tile[1]:
+                return f"tile: got {self.tile} and scales, which take too many registers"
+            if any(rows and rows % self.tile[1] for rows in self.scales.rows[1:]):
+                rows = self.scales.rows[1:]
+                return f"scales: got blocks of {rows} columns, want multiples of {self.tile[1]}"
+        if self.columns % COLUMNS_STEP:
+            return (
+                f"tile: got {self.tile}, of which a block of {self.cluster[2]} finishes "
+                f"{self.columns} columns, want a multiple of {COLUMNS_STEP}"
+            )
+        in_cluster = self.cluster[2] > 1
+        if self.products > 1 and (self.split_k or in_cluster):
+            return f"products: got {self.products} with K split, want 1"
+        if self.split_k and in_cluster:
+            return f"split_k: got True with cluster {self.cluster}, want one way to split K"
+        may_be_part = self.a_major == "k" and self.cluster[1] == 1
+        if self.a_box != self.tile[0] and not (self.a_box == A_BOXES[0] and may_be_part):
+            return f"a_box: got {self.a_box} for tile {self.tile}, want the tile's rows"
+        return None
+
+    @property
+    def promotes(self) -> bool:
+        """Whether sums of the tensor cores are added up by the threads."""
+        return self.a_dtype.width == 8
+
+    @property
+    def promoted_k_tiles(self) -> int:
+        """Whose products the tensor cores sum."""
+        return PROMOTED_K_TILES if self.scales is None else 1
+
+    @property
+    def mma_columns(self) -> int:
+        """Columns of a WGMMA: the tile's, or half of them where sums to promote would not fit."""
+        columns = self.tile[1]
+        fits = (self.products + 1) * columns * GROUP_ROWS // WARPGROUP <= MAX_ACCUMULATORS
+        return columns if fits or not self.promotes else columns // 2
+
+    @property
+    def accumulators(self) -> int:
+        """Registers of a thread that hold sums: those of the tile of each product, and those of
+        the WGMMA whose sums are promoted.
+        """
+        columns = self.products * self.tile[1] + (self.mma_columns if self.promotes else 0)
+        return columns * GROUP_ROWS // WARPGROUP
+
+    @property
+    def math_groups(self) -> int:
+        return self.tile[0] // GROUP_ROWS
+
+    @property
+    def threads(self) -> int:
+        return WARPGROUP * (1 + self.math_groups)
+
+    @property
+    def cluster_size(self) -> int:
+        return self.cluster[0] * self.cluster[1] * self.cluster[2]
+
+    @property
+    def columns(self) -> int:
+        """Of the tile, that a CTA finishes: those that split K share them out."""
+        return self.tile[1] // self.cluster[2]
+
+    @cached_property
+    def out_dtypes(self) -> tuple[type, ...]:
+        return tuple(operands.dtype_of(entry) for entry in self.epilogue["outputs"])
+
+    @property
+    def block_columns(self) -> int:
+        """Columns of the tile that the epilogue takes at a time."""
+        widest = max(dtype.width for dtype in self.out_dtypes)
+        return math.gcd(min(STORE_BYTES * 8 // widest, BLOCK_COLUMNS), self.columns)
+
+    @property
+    def stage_bytes(self) -> int:
+        rows = self.tile[0] + self.products * self.tile[1]
+        return rows * self.tile[2] * self.a_dtype.width // 8
+
+    @property
+    def exchange_bytes(self) -> int:
+        """Of the partial sums that a CTA gets from those it splits K with."""
+        return (self.cluster[2] - 1) * self.tile[0] * self.columns * 4
+
+    @property
+    def staging_bytes(self) -> int:
+        return self.math_groups * SLOTS * GROUP_ROWS * STORE_BYTES
+
+    @property
+    def stages(self) -> int:
+        room = SMEM_BYTES - BARRIER_BYTES - self.staging_bytes - self.exchange_bytes
+        return min(room // self.stage_bytes, MAX_STAGES)
+
+    @property
+    def smem_bytes(self) -> int:
+        fixed = BARRIER_BYTES + self.staging_bytes + self.exchange_bytes
+        return fixed + self.stages * self.stage_bytes
+
+
+def _chosen(params: Mapping[str, Any], name: str, menu: tuple[Any, ...]) -> Any:
+    value = params[name]
+    value = tuple(value) if isinstance(value, list) else value
+    if value not in menu:
+        raise ValueError(f"{name}: got {value!r}, want one of {', '.join(map(str, menu))}")
+    return value
+
+
+def block_pattern(columns: int) -> tuple[tuple[int, int], ...]:
+    """(row index, column index) of a thread's accumulators over ``columns`` columns, in their
+    order.
+
+    A WGMMA accumulator gives a thread two neighbouring columns of two rows that lie 8 apart, in
+    every 8 columns.
+    """
+    return tuple(
+        (row, 2 * eight + column)
+        for eight in range(columns // 8)
+        for row in (0, 1)
+        for column in (0, 1)
+    )

@@ -1,0 +1,178 @@
+"""The main loop of a math warpgroup on Hopper: WGMMA over the stages of its operands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+import cutlass.utils.hopper_helpers as sm90_utils
+from cutlass import Float32, Int32
+from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
+from cutlass.tensor_utils import LayoutEnum
+
+from cudnn_aot.recipes.gemm.kernels.sm90_config import GROUP_ROWS, Config, block_pattern
+from cudnn_aot.recipes.gemm.kernels.sm90_stores import View
+
+
+class Math:
+    """Main loops of one configuration."""
+
+    def __init__(self, config: Config):
+        self.config = config
+
+    def operand_layouts(self) -> tuple[Any, Any]:
+        """Swizzled shared-memory layouts (rows, tile_k, stages) of A and B."""
+        tile_m, tile_n, _ = self.config.tile
+        a = self.operand_layout(tile_m, self.config.a_major, self.config.a_dtype)
+        return a, self.operand_layout(tile_n, self.config.b_major, self.config.b_dtype)
+
+    def operand_layout(self, rows: int, major: str, dtype: type) -> Any:
+        """Swizzled shared-memory layout (rows, tile_k, stages)."""
+        config = self.config
+        k_major = major == "k"
+        order = LayoutEnum.ROW_MAJOR if k_major else LayoutEnum.COL_MAJOR
+        kind = sm90_utils.get_smem_layout_atom(order, dtype, config.tile[2] if k_major else rows)
+        atom = warpgroup.make_smem_layout_atom(kind, dtype)
+        shape = (rows, config.tile[2], config.stages)
+        return cute.tile_to_shape(atom, shape, order=(0, 1, 2) if k_major else (1, 0, 2))
+
+    def tiled_mma(self, accumulate: bool) -> cute.TiledMma:
+        config = self.config
+        mma = sm90_utils.make_trivial_tiled_mma(
+            config.a_dtype,
+            config.b_dtype,
+            OperandMajorMode.K if config.a_major == "k" else OperandMajorMode.MN,
+            OperandMajorMode.K if config.b_major == "k" else OperandMajorMode.MN,
+            Float32,
+            (config.math_groups, 1, 1),
+            (GROUP_ROWS, config.mma_columns),
+        )
+        mma.set(warpgroup.Field.ACCUMULATE, accumulate)
+        return mma
+
+    @cute.jit
+    def accumulate(self, pipe, start, accumulate, accs, r_a, r_bs, k_tiles: Int32, read, release):
+        """Sum the products of ``k_tiles`` stages, at least one, on the tensor cores; the last of
+        them are not waited for, and their stage is not released.
+
+        Returns the pipeline's states.
+        """
+        pipe.consumer_wait(read)
+        self.multiply_stage(start, accumulate, accs, r_a, r_bs, read.index)
+        read.advance()
+        for _ in range(1, k_tiles):
+            pipe.consumer_wait(read)
+            self.multiply_stage(accumulate, accumulate, accs, r_a, r_bs, read.index)
+            read.advance()
+            # All but the step just issued is done: its predecessor's stage is free.
+            warpgroup.wait_group(1)
+            pipe.consumer_release(release)
+            release.advance()
+        return read, release
+
+    def multiply_stage(self, first, accumulate, accs, r_a, r_bs, stage: Int32) -> None:
+        """Issue the WGMMA of a stage; ``first`` is that of step 0."""
+        warpgroup.fence()
+        for i in range(cute.size(r_a, mode=[2])):
+            mma = first if i == 0 else accumulate
+            place = (None, None, i, stage)
+            for acc, r_b in zip(accs, r_bs, strict=True):
+                cute.gemm(mma, acc, r_a[place], r_b[place], acc)
+        warpgroup.commit_group()
+
+    @cute.jit
+    def promote(
+        self,
+        pipe,
+        start,
+        accumulate,
+        accs,
+        r_a,
+        r_bs,
+        scales,
+        view: cutlass.Constexpr,
+        k_range: tuple[Int32, Int32],
+        read,
+        release,
+    ):
+        """Sum products of FP8 on the tensor cores over some k tiles, and those sums in fp32.
+
+        The columns of one WGMMA go over the k tiles before the next, so that their sums take few
+        registers. Returns the pipeline's states behind the last k tile.
+        """
+        config = self.config
+        columns = config.mma_columns
+        pieces = [(p, n) for p in range(config.products) for n in range(config.tile[1] // columns)]
+        part = cute.make_rmem_tensor(
+            accumulate.partition_shape_C((config.tile[0], columns)), Float32
+        )
+        flat = cute.make_tensor(part.iterator, cute.make_layout(cute.size(part)))
+        pattern = block_pattern(columns)
+        begin, end = k_range
+        for acc in accs:
+            acc.fill(0.0)
+        for k in range(begin, end, config.promoted_k_tiles):
+            last = cutlass.min(k + config.promoted_k_tiles, end)
+            first = read.clone()
+            of_a = of_b = ()
+            if cutlass.const_expr(config.scales is not None):
+                of_a, of_b = self.scales_at(scales, view, k)
+            for index in cutlass.range_constexpr(len(pieces)):
+                p, n = pieces[index]
+                is_last = index == len(pieces) - 1
+                read = first.clone()
+                if cutlass.const_expr(index == 0):
+                    pipe.consumer_wait(read)
+                self.multiply(start, accumulate, part, r_a, r_bs[p], n, read.index)
+                read.advance()
+                for _ in range(k + 1, last):
+                    if cutlass.const_expr(index == 0):
+                        pipe.consumer_wait(read)
+                    self.multiply(accumulate, accumulate, part, r_a, r_bs[p], n, read.index)
+                    read.advance()
+                    if cutlass.const_expr(is_last):
+                        warpgroup.wait_group(1)
+                        pipe.consumer_release(release)
+                        release.advance()
+                warpgroup.wait_group(0)
+                if cutlass.const_expr(is_last):
+                    pipe.consumer_release(release)
+                    release.advance()
+                mine = cute.make_tensor(accs[p].iterator + n * cute.size(part), flat.layout)
+                if cutlass.const_expr(config.scales is None):
+                    mine.store(mine.load() + flat.load())
+                else:
+                    scale = [row * of_b[p] for row in of_a]
+                    for e in cutlass.range_constexpr(cute.size(part)):
+                        mine[e] = cute.math.fma(flat[e], scale[pattern[e][0]], mine[e])
+        return read, release
+
+    def scales_at(self, scales, view: View, k_tile: Int32) -> tuple[list, list]:
+        """The scales of a k tile: of a thread's two rows of A, and of each product's columns."""
+        config = self.config
+        assert config.scales is not None
+        tensors, block = (
+            config.scales.of_each(scales),
+            k_tile // (config.scales.depth // config.tile[2]),
+        )
+        batch, (m, n) = view.tile.batch, view.extents
+        of_a = [
+            config.scales.read(tensors[0], 0, cutlass.min(row, m - 1), block, batch)
+            for row in view.rows
+        ]
+        column = cutlass.min(view.tile.n * config.tile[1], n - 1)
+        of_b = [
+            config.scales.read(tensors[1 + p], 1 + p, column, block, batch)
+            for p in range(config.products)
+        ]
+        return of_a, of_b
+
+    def multiply(self, first, accumulate, part, r_a, r_b, n: int, stage: Int32) -> None:
+        """Issue the WGMMA of a k tile and its ``n``-th columns; ``first`` is that of step 0."""
+        warpgroup.fence()
+        for i in range(cute.size(r_a, mode=[2])):
+            a, b = r_a[None, None, i, stage], r_b[None, n, i, stage]
+            b = cute.make_tensor(b.iterator, cute.append(b.layout, cute.make_layout(1)))
+            cute.gemm(first if i == 0 else accumulate, part, a, b, part)
+        warpgroup.commit_group()

@@ -1,0 +1,240 @@
+"""The end of a tile on Hopper: the chain on accumulators in registers, staging slots, stores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+import cutlass.utils.hopper_helpers as sm90_utils
+from cutlass import Boolean, Float32, Int32, Int64
+from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
+from cutlass.cute.nvgpu.warp import StMatrix8x8x16bOp
+from cutlass.tensor_utils import LayoutEnum
+
+from cudnn_aot.recipes.gemm.kernels import epilogue as device_epilogue
+from cudnn_aot.recipes.gemm.kernels import operands
+from cudnn_aot.recipes.gemm.kernels.raster import Tile
+from cudnn_aot.recipes.gemm.kernels.sm90_config import (
+    GROUP_BARRIER,
+    GROUP_ROWS,
+    SLOTS,
+    STORE_BYTES,
+    WARPGROUP,
+    Config,
+    block_pattern,
+)
+from cudnn_aot.recipes.trace.pointwise import DEVICE
+
+
+@dataclass(frozen=True)
+class View:
+    """A math thread's place: its tile and warpgroup, its two rows, and the columns it finishes."""
+
+    tile: Tile
+    group: Int32
+    lane: Int32  # in the warpgroup
+    rows: tuple[Int32, Int32]
+    block: Int32  # the first block of columns, of those of the result
+    extents: tuple[Int32, Int32]
+
+
+class Stores:
+    """Of one configuration."""
+
+    def __init__(self, config: Config):
+        self.config = config
+
+    def layout(self, dtype: type) -> Any:
+        """Shared-memory layout (64, block columns, slots) of one math warpgroup's staged stores."""
+        columns = self.config.block_columns
+        kind = sm90_utils.get_smem_layout_atom(LayoutEnum.ROW_MAJOR, dtype, columns)
+        atom = warpgroup.make_smem_layout_atom(kind, dtype)
+        return cute.tile_to_shape(atom, (GROUP_ROWS, columns, 1), order=(0, 1, 2))
+
+    def view(
+        self,
+        tile: Tile,
+        place: tuple[Int32, Int32, Int32],
+        thread: Int32,
+        group: Int32,
+        extents: Any,
+    ) -> View:
+        """What this thread finishes of the result."""
+        config = self.config
+        lane_in_group = thread % WARPGROUP
+        warp, lane = lane_in_group // 32, lane_in_group % 32
+        row = tile.m * config.tile[0] + group * GROUP_ROWS + warp * 16 + lane // 4
+        block = tile.n * (config.tile[1] // config.block_columns)
+        block += place[2] * (config.columns // config.block_columns)
+        return View(tile, group, lane_in_group, (row, row + 8), block, extents)
+
+    def block(self, view: View, index: int) -> device_epilogue.Block:
+        """The thread's elements in block ``index`` of the columns that it finishes."""
+        columns = self.config.block_columns
+        first = (view.block + index) * columns + view.lane % 4 * 2
+        places = [first + 8 * eight + c for eight in range(columns // 8) for c in (0, 1)]
+        pattern = block_pattern(columns)
+        return device_epilogue.Block(
+            view.rows, places, view.tile.batch, pattern, view.extents, paired=True
+        )
+
+    @cute.jit
+    def finish(
+        self, accs, fetched, staging, tma_outs, tma_targets, outs, aux, view: cutlass.Constexpr
+    ):
+        """Run the epilogue on the accumulators and store the outputs, a block of columns at a time.
+
+        The operands of a block are fetched while the one ahead of it is computed. A chain is traced
+        once, in a loop that shifts the accumulators down by a block: unrolled, a chain such as GELU
+        is more code than the instruction cache holds, and every warp would stream it per tile.
+        """
+        config = self.config
+        blocks = config.columns // config.block_columns
+        size = cute.size(accs[0]) // blocks
+        bare = not config.epilogue["nodes"] and not config.epilogue["inputs"]
+        layout = cute.make_layout(size)
+        if cutlass.const_expr(bare or blocks == 1):
+            for i in cutlass.range_constexpr(blocks):
+                mine = [cute.make_tensor(acc.iterator + i * size, layout).load() for acc in accs]
+                values = device_epilogue.run(config.epilogue, fetched, mine)
+                self.store(values, staging, tma_outs, tma_targets, outs, view, i)
+        else:
+            for i in cutlass.range(blocks, unroll=1):
+                mine = [cute.make_tensor(acc.iterator, layout).load() for acc in accs]
+                ahead = self.block(view, i + 1)
+                values = device_epilogue.run(config.epilogue, fetched, mine, aux, ahead)
+                for acc in accs:
+                    flat = cute.make_tensor(acc.iterator, cute.make_layout(cute.size(acc)))
+                    for e in cutlass.range_constexpr(cute.size(acc) - size):
+                        flat[e] = flat[e + size]
+                self.store(values, staging, tma_outs, tma_targets, outs, view, i)
+
+    @cute.jit
+    def store(self, values, staging, tma_outs, tma_targets, outs, view: cutlass.Constexpr, index):
+        """Narrow and store the output values of block ``index``."""
+        config = self.config
+        blocks = config.columns // config.block_columns
+        turns = blocks * len(config.out_dtypes)
+        for o in cutlass.range_constexpr(len(config.out_dtypes)):
+            dtype = config.out_dtypes[o]
+            narrow = cute.make_rmem_tensor((values[o].shape,), dtype)
+            narrow.store(DEVICE.narrow(values[o], dtype))
+            turn = index * len(config.out_dtypes) + o
+            staged = self.stage(narrow, staging, turn, turns, view)
+            if cutlass.const_expr(config.store == "tma"):
+                if self.clips(view, index, dtype):
+                    self.store_tma(tma_outs[o], tma_targets[o], staged, view, index)
+                else:
+                    self.store_elements(outs[o], staged, view, index)
+            else:
+                self.store_elements(outs[o], staged, view, index)
+            if view.lane < 32:
+                # A group per turn, empty where TMA stored nothing: ``stage`` counts turns.
+                cute.arch.cp_async_bulk_commit_group()
+
+    def clips(self, view: View, index: int, dtype: type) -> Boolean:
+        """Whether a TMA store of a block stays inside the result.
+
+        TMA clips stores at 16 bytes, not at elements: where the row length is no multiple of that,
+        the block with the end of the row would overwrite up to 15 bytes behind it.
+        """
+        n = view.extents[1]
+        end = (view.block + index + 1) * self.config.block_columns
+        return (end <= n) | (n % (operands.TMA_ALIGN_BYTES * 8 // dtype.width) == 0)
+
+    @cute.jit
+    def stage(
+        self,
+        narrow: cute.Tensor,
+        staging,
+        turn,
+        turns: cutlass.Constexpr,
+        view: cutlass.Constexpr,
+    ):
+        """Write one block of one output to a staging slot; ``turn`` numbers a tile's blocks.
+
+        Returns the (64, columns, 1) slot, complete and visible to TMA.
+        """
+        dtype = narrow.element_type
+        layout = self.layout(dtype)
+        offset = (view.group * SLOTS + turn % SLOTS) * (GROUP_ROWS * STORE_BYTES)
+        pointer = cute.recast_ptr((staging + offset).align(1024), layout.inner, dtype=dtype)
+        staged = cute.make_tensor(pointer, layout.outer)
+        # The slot's previous block must have been read out. Where a tile has an odd number of
+        # turns, the last of one tile and the first of the next share a slot: wait for all.
+        pending = SLOTS - 1 if turns % SLOTS == 0 else 0
+        barrier = GROUP_BARRIER + view.group
+        if view.lane < 32:
+            cute.arch.cp_async_bulk_wait_group(pending, read=True)
+        cute.arch.barrier(barrier_id=barrier, number_of_threads=WARPGROUP)
+        self.to_shared(narrow, staged, dtype, view.lane)
+        cute.arch.fence_proxy("async.shared", space="cta")
+        cute.arch.barrier(barrier_id=barrier, number_of_threads=WARPGROUP)
+        return staged
+
+    @cute.jit
+    def store_tma(
+        self,
+        tma: cute.CopyAtom,
+        target: cute.Tensor,
+        staged: cute.Tensor,
+        view: cutlass.Constexpr,
+        index,
+    ):
+        """Let TMA store a staged block."""
+        config = self.config
+        if view.lane < 32:
+            boxes = cute.local_tile(target, (GROUP_ROWS, config.block_columns), (None, None, None))
+            source, to = cpasync.tma_partition(
+                tma,
+                0,
+                cute.make_layout(1),
+                cute.group_modes(staged, 0, 2),
+                cute.group_modes(boxes, 0, 2),
+            )
+            box_m = view.tile.m * config.math_groups + view.group
+            cute.copy(tma, source[None, 0], to[None, box_m, view.block + index, view.tile.batch])
+
+    @cute.jit
+    def store_elements(
+        self,
+        out: cute.Tensor,
+        staged: cute.Tensor,
+        view: cutlass.Constexpr,
+        index,
+    ):
+        """Store a staged block to a tensor of any strides, lanes along the rows of the result."""
+        config = self.config
+        columns = config.block_columns
+        row0 = view.tile.m * config.tile[0] + view.group * GROUP_ROWS
+        column0 = (view.block + index) * columns
+        base = view.tile.batch.to(Int64) * out.stride[2]
+        for e in cutlass.range(view.lane, GROUP_ROWS * columns, WARPGROUP, unroll=4):
+            r, c = e // columns, e % columns
+            row, column = row0 + r, column0 + c
+            if (row < view.extents[0]) & (column < view.extents[1]):
+                place = base + row.to(Int64) * out.stride[0] + column.to(Int64) * out.stride[1]
+                cute.make_tensor(out.iterator + place, cute.make_layout(1))[0] = staged[r, c, 0]
+
+    def to_shared(self, narrow: cute.Tensor, staged: cute.Tensor, dtype: type, in_group: Int32):
+        """Registers of a block to its slot: stmatrix for 16-bit, pairs of columns for others."""
+        mma = sm90_utils.make_trivial_tiled_mma(
+            self.config.a_dtype,
+            self.config.b_dtype,
+            OperandMajorMode.K,
+            OperandMajorMode.K,
+            Float32,
+            (1, 1, 1),
+            (GROUP_ROWS, self.config.block_columns),
+        )
+        if dtype.width == 16:
+            atom = cute.make_copy_atom(StMatrix8x8x16bOp(False, 4), dtype)
+        else:
+            pair = 2 * dtype.width
+            atom = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), dtype, num_bits_per_copy=pair)
+        tiled = cute.make_tiled_copy_C(atom, mma)
+        to = tiled.get_slice(in_group).partition_D(staged)[None, None, None, 0]
+        source = cute.make_tensor(narrow.iterator, cute.make_layout(to.shape))
+        cute.copy(tiled, source, to)
