@@ -22,7 +22,7 @@ GROUP_BARRIER = 1  # named barrier of math warpgroup g: GROUP_BARRIER + g
 SPLIT_BARRIER = 3
 
 MAX_ACCUMULATORS = 192  # registers of a math thread: the rest of 232 are addresses and epilogue
-PROMOTED_K_TILES = 1  # whose products of FP8 the tensor cores sum: no more than half of the stages
+PROMOTED_K_TILES = 2  # whose products of FP8 the tensor cores sum: no more than half of the stages
 BLOCK_COLUMNS = 64  # of the tile, that the epilogue takes at a time at most
 COLUMNS_STEP = 16  # of what a block finishes of a tile: of one stmatrix
 
