@@ -95,9 +95,7 @@ FAMILIES: tuple[Family, ...] = (
             EngineSlot(2, "gemm.sm90.gemv", "gemm.gemv:GemmSm90Gemv"),
             # 3 was an engine that is gone.
             EngineSlot(4, "gemm.sm90.any_stride", "gemm.any_stride:GemmSm90AnyStride"),
-            EngineSlot(
-                5, "gemm.sm90.block_scaled", "gemm.block_scaled:GemmSm90BlockScaled", opt_in=True
-            ),
+            # 5 was an engine that is gone.
         ),
     ),
     Family(

@@ -47,6 +47,7 @@ ANY_STRIDE: dict[str, Any] = {
     "epilogue_dtypes": ANY_DTYPES,
     "products": MAX_PRODUCTS,
     "folds": True,
+    "scales": True,
     "features": (
         *FEATURES,
         f"{MAX_PRODUCTS} matmuls of one A",
@@ -54,6 +55,7 @@ ANY_STRIDE: dict[str, Any] = {
         "A and B of different FP8 types",
         "FP8 and INT8 in the epilogue, whose outputs saturate",
         f"INT8 summed in INT32, K up to {MAX_INT8_K}",
+        SCALES,
     ),
 }
 

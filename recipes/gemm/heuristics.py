@@ -17,8 +17,7 @@ from cudnn_aot.recipes.gemm.facts import GemmFacts
 from cudnn_aot.recipes.gemm.model import PLAIN, Extents, Menu, best_sm90, menu_for, rank_sm90
 
 # Engine ids.
-SM90_PERSISTENT, SM90_GEMV, SM90_ANY_STRIDE, SM90_BLOCK_SCALED = 20_000, 20_002, 20_004, 20_005
-TILED = (SM90_PERSISTENT, SM90_BLOCK_SCALED)  # of one kernel, and no graph is both's
+SM90_PERSISTENT, SM90_GEMV, SM90_ANY_STRIDE = 20_000, 20_002, 20_004
 
 # Up to so many rows a kernel that streams B beats every tile, by 1 to 4 %; of the least columns on,
 # schedules that are within 3 % of its best.
@@ -46,19 +45,19 @@ def recommend(
     beside cuDNN's yet. A cell that is found slower puts its plans behind the marker.
     """
     plans: list[PlanConfig | Ranges] = []
-    menu = menu_for(*tile_class(facts)) if any(e in TILED for e in offered) else PLAIN
+    menu = menu_for(*tile_class(facts)) if SM90_PERSISTENT in offered else PLAIN
     few = _few_rows([facts.extents], offered, facts)
     if kind == "A" and few and not facts.symbols:
         plans.append(few)
     for engine_id in offered:
         if engine_id in (SM90_GEMV, SM90_ANY_STRIDE):
             continue
-        if engine_id in TILED and (reason := tma.why_never(facts)):
+        if engine_id == SM90_PERSISTENT and (reason := tma.why_never(facts)):
             # Its other kernel has no schedule: all knobs build the same.
             plans.append(PlanConfig(engine_id, menu.fallback, f"no TMA: {reason}"))
-        elif engine_id in TILED and kind == "FALLBACK":
+        elif engine_id == SM90_PERSISTENT and kind == "FALLBACK":
             plans.append(PlanConfig(engine_id, menu.fallback, "the smallest of everything"))
-        elif engine_id in TILED:
+        elif engine_id == SM90_PERSISTENT:
             plans += _ranges(engine_id, offered, facts, target.sm_count, menu)
             plans += _ranked(engine_id, facts.extents, target.sm_count, menu)
         else:

@@ -12,7 +12,7 @@ from cudnn_aot.compiler.planning import expressions as ex
 from cudnn_aot.compiler.planning.engine import Engine, Lowering, Refusal
 from cudnn_aot.compiler.target.target import Target
 from cudnn_aot.recipes.gemm import lowering
-from cudnn_aot.recipes.gemm.capability import ANY_STRIDE, SCALES, GemmCapability
+from cudnn_aot.recipes.gemm.capability import ANY_STRIDE, GemmCapability
 from cudnn_aot.recipes.gemm.facts import GemmFacts
 from cudnn_aot.recipes.gemm.lowering import Json, Variant
 
@@ -24,13 +24,7 @@ class GemmHostBlocked(Engine):
     """One thread, the pointwise chain applied to each block of the result in fp32."""
 
     name = "gemm.host.blocked"
-    caps = (
-        GemmCapability(
-            kind="cpu",
-            scales=True,
-            **ANY_STRIDE | {"features": (*ANY_STRIDE["features"], SCALES)},
-        ),
-    )
+    caps = (GemmCapability(kind="cpu", **ANY_STRIDE),)
 
     def lower(self, facts: GemmFacts, knobs: Any, target: Target) -> Lowering | Refusal:
         builder = lowering.TableBuilder(facts, "cpu")

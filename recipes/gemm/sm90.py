@@ -1,5 +1,8 @@
 """``gemm.sm90.persistent``: the GEMM family on Hopper, FP8 and two matmuls of one A included.
 
+FP8 may have a scale for each block of rows and K: the sums of a block are scaled before they are
+added.
+
 A plan has, for each presence of the optional outputs, a TMA + WGMMA branch and a slower one that
 takes any strides and any element-aligned pointer; guards on the call's own strides and addresses
 choose. Split-K plans zero their tile counters first.
@@ -21,7 +24,13 @@ from cudnn_aot.compiler.target.target import Target
 from cudnn_aot.errors import cudnnGraphNotSupportedError
 from cudnn_aot.recipes.gemm import lowering, tma
 from cudnn_aot.recipes.gemm.any_stride import add_any_stride_branch
-from cudnn_aot.recipes.gemm.capability import ANY_DTYPES, FEATURES, MAX_PRODUCTS, GemmCapability
+from cudnn_aot.recipes.gemm.capability import (
+    ANY_DTYPES,
+    FEATURES,
+    MAX_PRODUCTS,
+    SCALES,
+    GemmCapability,
+)
 from cudnn_aot.recipes.gemm.config import GemmConfig, Schedule, tile_class
 from cudnn_aot.recipes.gemm.facts import GemmFacts
 from cudnn_aot.recipes.gemm.lowering import Json, KernelParts, TableBuilder, Variant
@@ -47,11 +56,13 @@ TENSOR_CORES: dict[str, Any] = {
     "dtypes": ("BFLOAT16", "HALF", *FP8_DTYPES),
     "epilogue_dtypes": ANY_DTYPES,
     "products": MAX_PRODUCTS,
+    "scales": True,
     "features": (
         *FEATURES,
         f"{MAX_PRODUCTS} matmuls of one A",
         "A and B of different FP8 types",
         "FP8 and INT8 in the epilogue, whose outputs saturate",
+        SCALES,
     ),
 }
 

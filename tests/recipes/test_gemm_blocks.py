@@ -12,21 +12,15 @@ from table_model import declared
 import cudnn_aot as cudnn
 from cudnn_aot import _native
 from cudnn_aot.compiler.planning.engine import Refusal
-from cudnn_aot.compiler.planning.manifest import OPT_IN_VARIABLE
 from cudnn_aot.compiler.planning.plan import plan_graph
 from cudnn_aot.compiler.planning.plan_list import PlanList
 from cudnn_aot.compiler.target.target import load_target
 from cudnn_aot.errors import cudnnGraphNotSupportedError
 from cudnn_aot.recipes.gemm import tma
-from cudnn_aot.recipes.gemm.block_scaled import GemmSm90BlockScaled
 from cudnn_aot.recipes.gemm.facts import analyze
+from cudnn_aot.recipes.gemm.gemv import GemmSm90Gemv
 
 H200, CPU = load_target("h200"), load_target("cpu")
-
-
-@pytest.fixture(autouse=True)
-def enabled(monkeypatch):
-    monkeypatch.setenv(OPT_IN_VARIABLE, "gemm.sm90.block_scaled")
 
 
 def facts_of(graph):
@@ -60,7 +54,7 @@ def test_a_gated_ffn_has_scales_of_a_once_and_of_each_b():
 def test_scales_are_operands_of_the_kernel_after_the_matrices(target):
     symbols = {"M": {"min": 0, "max": 4096}}
     plan = plan_graph(block_scaled("g", "M", 328, 336, batch=2, symbols=symbols), target)
-    assert plan.engine_name == ("gemm.host.blocked" if target is CPU else "gemm.sm90.block_scaled")
+    assert plan.engine_name == ("gemm.host.blocked" if target is CPU else "gemm.sm90.persistent")
     name = "blocked" if target is CPU else "any_stride"
     branches = plan.table["branches"]
     (branch,) = [b for key, b in branches.items() if key.endswith(name)][:1]
@@ -131,31 +125,21 @@ def test_scales_that_no_kernel_takes_are_declined(change, reason):
         assert reason in str(declined.value)
 
 
-def test_engines_that_take_no_scales_say_so(monkeypatch):
-    monkeypatch.delenv(OPT_IN_VARIABLE)
-    with pytest.raises(cudnnGraphNotSupportedError) as declined:
-        plan_graph(scaled(), H200)
-    for name in ("persistent", "any_stride"):
-        reason = f"gemm.sm90.{name}: 'A' has a scale for each block, want none"
-        assert reason in str(declined.value)
-    assert "gemm.sm90.block_scaled: not enabled" in str(declined.value)
+def test_the_engine_that_takes_no_scales_says_so():
+    (row,) = GemmSm90Gemv.caps
+    reason = row.why_not_facts(facts_of(block_scaled("g", 2, 128, 128, types=(BF16, BF16))))
+    assert reason == "'A' has a scale for each block, want none"
 
 
 @pytest.mark.parametrize("dtype", [INT8, HALF])
 def test_scales_are_of_fp8(dtype):
     for target, reason in (
         (CPU, f"gemm.host.blocked: 'A' has a scale for each block and is {dtype.name}, want FP8"),
-        (H200, f"gemm.sm90.block_scaled: dtype {dtype.name} is not in FP8_E4M3/FP8_E5M2"),
+        (H200, f"gemm.sm90.any_stride: 'A' has a scale for each block and is {dtype.name}, want "),
     ):
         with pytest.raises(cudnnGraphNotSupportedError) as declined:
             plan_graph(scaled(a_type=dtype), target)
         assert reason in str(declined.value)
-
-
-def test_the_engine_of_scales_takes_no_other_graph():
-    (row,) = GemmSm90BlockScaled.caps
-    facts = facts_of(gemm_graphs.scaled("g", 64, 64, 128))
-    assert row.why_not_facts(facts) == "neither A nor B has a scale for each block"
 
 
 @pytest.mark.parametrize("make", gemm_graphs.BLOCK_SCALED_GRAPHS, ids=lambda make: make().name)

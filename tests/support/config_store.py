@@ -27,7 +27,7 @@ from cudnn_aot.compiler.planning.plan_list import PlanList
 from cudnn_aot.compiler.planning.planned import Planned
 from cudnn_aot.compiler.target.target import load_target
 from cudnn_aot.recipes.gemm.config import SM90_CLUSTERS, SM90_TILES, GemmConfig, GemvConfig
-from cudnn_aot.recipes.gemm.heuristics import SM90_BLOCK_SCALED, SM90_GEMV
+from cudnn_aot.recipes.gemm.heuristics import SM90_GEMV
 from cudnn_aot.recipes.gemm.sm90 import FEW_ROWS
 
 TARGET = "h200"
@@ -96,7 +96,7 @@ def gemvs() -> list[GemvConfig]:
 def every(splits: tuple[int, ...] = SPLITS) -> list[tuple[str, int, Any]]:
     """The graph's name, engine and schedule of each plan."""
     plans: list[tuple[str, int, Any]] = [
-        (name, ENGINE if tiles[2] is None else SM90_BLOCK_SCALED, config)
+        (name, ENGINE, config)
         for name, tiles in TILE_CLASSES.items()
         for config in configs(splits, *tiles)
     ]
@@ -118,7 +118,6 @@ def name_of(graph: str, engine_id: int, config: Any) -> str:
 
 def build(store: Path, jobs: int, splits: tuple[int, ...]) -> int:
     """Compile and publish; the number of plans."""
-    os.environ[manifest.OPT_IN_VARIABLE] = "1"
     target = load_target(TARGET)
     lists = {name: PlanList(graph, target) for name, graph in graphs().items()}
     chosen: list[tuple[str, PlanList, Planned]] = []

@@ -298,7 +298,6 @@ ANY_STRIDE_GRAPHS: tuple[Callable[[], Graph], ...] = (
     lambda: scaled("int8", 65, 96, 100, (INT8, INT8), FLOAT),
     lambda: sums("int8_sums", 67, 45, 333),
 )
-# Of an engine that is not mature: plans for Hopper where ``CUDNN_AOT_OPT_IN_ENGINES`` is on.
 BLOCK_SCALED_GRAPHS: tuple[Callable[[], Graph], ...] = (
     lambda: block_scaled("blocks", 200, 328, 336),
     lambda: block_scaled("blocks_any_m", "M", 336, 1040, types=(E4M3, E5M2), symbols=ANY_M),
