@@ -60,7 +60,8 @@ round_up(ceil_div(M, tile_m), cluster_m) and tiles_n likewise:
 
 Programmatic dependent launch (not with ``split_k``, which follows a fill): a kernel that comes
 behind this one sets its barriers up while the last tiles are finished, and waits for its end before
-it touches memory.
+it touches memory. Where A has few rows, and time is that of reading B, it asks L2 for its first
+tiles of B before that.
 
 Preconditions, checked by the compiled wrapper: A, B and TMA-stored outputs have 16-byte aligned
 bases, unit stride on their major axis and multiples of 16 bytes on the other two.
@@ -95,6 +96,7 @@ from cudnn_aot.recipes.gemm.kernels.sm90_config import (
     GROUP_ROWS,
     MATH_REGISTERS,
     PRODUCER_REGISTERS,
+    WARMED_K_TILES,
     WARPGROUP,
     Config,
 )
@@ -273,9 +275,13 @@ class Sm90Matmul:
                 cute.arch.mbarrier_arrive_and_expect_tx(arrived, config.exchange_bytes)
         if cutlass.const_expr(not config.split_k):
             # Nothing of what the kernel before wrote is read, and nothing that it reads is written,
-            # ahead of this. The next one may set itself up on what SMs are free.
+            # ahead of this.
+            if cutlass.const_expr(config.few_rows):
+                if warp == 0:
+                    self.warm(
+                        tuple(zip(tma_bs, bs, s_bs, strict=True)), raster, place, first, k_tiles
+                    )
             cute.arch.griddepcontrol_wait()
-            cute.arch.griddepcontrol_launch_dependents()
 
         if warp < WARPGROUP // 32:
             if cutlass.const_expr(config.math_groups > 1):
@@ -341,9 +347,35 @@ class Sm90Matmul:
         return begin, end
 
     @cute.jit
+    def warm(self, operands_b, raster, place, first, k_tiles):
+        """Bring the first k tiles of B to L2, where it is of no account who writes them when."""
+        if first < raster.items:
+            tile = raster.locate(first, place)
+            begin, end = self.split_range(tile, place, raster.splits, k_tiles)
+            parts = self.parts_of_b(operands_b, place)
+            for k in range(begin, cutlass.min(begin + WARMED_K_TILES, end)):
+                for (tma_b, b, _), (_, from_b) in zip(operands_b, parts, strict=True):
+                    batch = cutlass.min(tile.batch, b.shape[2] - 1)
+                    cute.prefetch(tma_b, from_b[None, tile.n, k, batch])
+
+    def parts_of_b(self, operands_b, place) -> list[Any]:
+        """What TMA moves of each B: shared memory (a load, stage), matrix (a load, n, k, batch)."""
+        _, tile_n, tile_k = self.config.tile
+        return [
+            cpasync.tma_partition(
+                tma_b,
+                place[0],
+                cute.make_layout(self.config.cluster[0]),
+                cute.group_modes(s_b, 0, 2),
+                cute.group_modes(cute.local_tile(b, (tile_n, tile_k), (None, None, None)), 0, 2),
+            )
+            for tma_b, b, s_b in operands_b
+        ]
+
+    @cute.jit
     def produce(self, pipe, operand_a, operands_b, masks, raster, place, first, step, k_tiles):
         """Producer warp: fill the operand stages of every item of this CTA, in order."""
-        tile_m, tile_n, tile_k = self.config.tile
+        tile_m, _, tile_k = self.config.tile
         row_bytes = tile_k * self.config.a_dtype.width // 8
         tma_a, a, s_a = operand_a
         a_box = self.config.a_box
@@ -355,16 +387,7 @@ class Sm90Matmul:
             cute.group_modes(boxes_of_a, 0, 2),
             cute.group_modes(cute.local_tile(a, (a_box, tile_k), (None, None, None)), 0, 2),
         )
-        parts_b = [
-            cpasync.tma_partition(
-                tma_b,
-                place[0],
-                cute.make_layout(self.config.cluster[0]),
-                cute.group_modes(s_b, 0, 2),
-                cute.group_modes(cute.local_tile(b, (tile_n, tile_k), (None, None, None)), 0, 2),
-            )
-            for tma_b, b, s_b in operands_b
-        ]
+        parts_b = self.parts_of_b(operands_b, place)
         state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, self.config.stages)
         for item in range(first, raster.items, step):
             tile = raster.locate(item, place)
@@ -408,6 +431,9 @@ class Sm90Matmul:
                         mcast_mask=masks[1],
                     )
                 state.advance()
+        if cutlass.const_expr(not self.config.split_k):
+            # The next kernel may set itself up: all that this block reads by TMA is on its way.
+            cute.arch.griddepcontrol_launch_dependents()
         # A CTA may not exit while others of its cluster still signal its barriers.
         pipe.producer_tail(state)
 

@@ -23,6 +23,7 @@ SPLIT_BARRIER = 3
 
 MAX_ACCUMULATORS = 192  # registers of a math thread: the rest of 232 are addresses and epilogue
 PROMOTED_K_TILES = 2  # whose products of FP8 the tensor cores sum: no more than half of the stages
+WARMED_K_TILES = 4  # of B, that are asked for ahead of the end of the kernel before
 BLOCK_COLUMNS = 64  # of the tile, that the epilogue takes at a time at most
 COLUMNS_STEP = 16  # of what a block finishes of a tile: of one stmatrix
 
@@ -97,11 +98,9 @@ class Config:
             if not self.promotes or self.scales.depth % self.tile[2]:
                 depth = self.scales.depth
                 return f"scales: got blocks of {depth} along K, want FP8 in whole tiles of K"
-            if self.mma_columns < self.tile[1]:
-                return f"tile: got {self.tile} and scales, which take too many registers"
-            if any(rows and rows % self.tile[1] for rows in self.scales.rows[1:]):
+            if any(rows and rows % self.mma_columns for rows in self.scales.rows[1:]):
                 rows = self.scales.rows[1:]
-                return f"scales: got blocks of {rows} columns, want multiples of {self.tile[1]}"
+                return f"scales: got blocks of {rows} columns, want multiples of {self.mma_columns}"
         if self.columns % COLUMNS_STEP:
             return (
                 f"tile: got {self.tile}, of which a block of {self.cluster[2]} finishes "
@@ -141,6 +140,11 @@ class Config:
         """
         columns = self.products * self.tile[1] + (self.mma_columns if self.promotes else 0)
         return columns * GROUP_ROWS // WARPGROUP
+
+    @property
+    def few_rows(self) -> bool:
+        """Whether A may have fewer rows than a tile."""
+        return self.a_box < self.tile[0]
 
     @property
     def math_groups(self) -> int:

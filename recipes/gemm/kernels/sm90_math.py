@@ -117,7 +117,7 @@ class Math:
             first = read.clone()
             of_a = of_b = ()
             if cutlass.const_expr(config.scales is not None):
-                of_a, of_b = self.scales_at(scales, view, k)
+                of_a, of_b = self.scales_at(scales, view, pieces, k)
             for index in cutlass.range_constexpr(len(pieces)):
                 p, n = pieces[index]
                 is_last = index == len(pieces) - 1
@@ -143,13 +143,13 @@ class Math:
                 if cutlass.const_expr(config.scales is None):
                     mine.store(mine.load() + flat.load())
                 else:
-                    scale = [row * of_b[p] for row in of_a]
+                    scale = [row * of_b[index] for row in of_a]
                     for e in cutlass.range_constexpr(cute.size(part)):
                         mine[e] = cute.math.fma(flat[e], scale[pattern[e][0]], mine[e])
         return read, release
 
-    def scales_at(self, scales, view: View, k_tile: Int32) -> tuple[list, list]:
-        """The scales of a k tile: of a thread's two rows of A, and of each product's columns."""
+    def scales_at(self, scales, view: View, pieces, k_tile: Int32) -> tuple[list, list]:
+        """The scales of a k tile: of a thread's two rows of A, and of each piece's columns."""
         config = self.config
         assert config.scales is not None
         tensors, block = (
@@ -161,11 +161,11 @@ class Math:
             config.scales.read(tensors[0], 0, cutlass.min(row, m - 1), block, batch)
             for row in view.rows
         ]
-        column = cutlass.min(view.tile.n * config.tile[1], n - 1)
-        of_b = [
-            config.scales.read(tensors[1 + p], 1 + p, column, block, batch)
-            for p in range(config.products)
-        ]
+        first = view.tile.n * config.tile[1]
+        of_b = []
+        for p, piece in pieces:
+            column = cutlass.min(first + piece * config.mma_columns, n - 1)
+            of_b.append(config.scales.read(tensors[1 + p], 1 + p, column, block, batch))
         return of_a, of_b
 
     def multiply(self, first, accumulate, part, r_a, r_b, n: int, stage: Int32) -> None:
