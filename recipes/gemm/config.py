@@ -86,7 +86,8 @@ class Schedule:
 @dataclass(frozen=True, slots=True)
 class GemmConfig(Schedule):
     """A schedule of ``gemm.sm90.persistent``: tile and cluster in elements and blocks, the number
-    of K splits, and whether their sums go through a workspace (1) or stay in a cluster (0).
+    of K splits, whether their sums go through a workspace (1) or stay in a cluster (0), and whether
+    the math warpgroups of a block share each tile (0) or take every second one: ping-pong (1).
     """
 
     tile_m: int
@@ -96,6 +97,7 @@ class GemmConfig(Schedule):
     cluster_n: int
     splits: int
     split_buf: int = 0
+    pingpong: int = 0
 
     KNOBS: ClassVar[tuple[knob_type, ...]] = (
         knob_type.TILE_M,
@@ -105,6 +107,7 @@ class GemmConfig(Schedule):
         knob_type.TILE_CGA_N,
         knob_type.SPLIT_K_SLC,
         knob_type.SPLIT_K_BUF,
+        knob_type.WARP_SPEC_CFG,
     )
 
     @property
@@ -127,6 +130,10 @@ class GemmConfig(Schedule):
             return f"{self.splits} splits of K, want 1..{MAX_SPLITS}"
         if self.split_buf not in (0, 1):
             return f"SPLIT_K_BUF is {self.split_buf}, want 0 or 1"
+        if self.pingpong not in (0, 1):
+            return f"WARP_SPEC_CFG is {self.pingpong}, want 0 (cooperative) or 1 (ping-pong)"
+        if self.pingpong and self.splits > 1:
+            return f"{self.splits} splits of K with WARP_SPEC_CFG 1, want 1"
         if self.split_buf:
             return None if self.splits > 1 else "SPLIT_K_BUF is 1 and nothing is split"
         return self._why_not_in_cluster() if self.splits > 1 else None
@@ -152,6 +159,10 @@ class GemmConfig(Schedule):
             every = ", ".join(map(_x, tiles))
             return f"tile {_x(self.tile)} of {element_bytes}-byte elements is not one of {every}"
         columns = products * self.tile_n
+        if self.pingpong:
+            if element_bytes == 1:
+                return "WARP_SPEC_CFG is 1, want 0: sums of FP8 take two warpgroups to promote"
+            columns = columns * self.tile_m // 64
         if element_bytes == 1:  # and sums of the tensor cores, of all columns or half of them
             fits = columns + self.tile_n <= 2 * SM90_MAX_ACCUMULATORS
             promoted = self.tile_n if fits else self.tile_n // 2
@@ -166,7 +177,8 @@ class GemmConfig(Schedule):
                 f"thread, want at most {SM90_MAX_ACCUMULATORS}"
             )
         stage_bytes = (self.tile_m + products * self.tile_n) * self.tile_k * element_bytes
-        room = SM90_SMEM_BYTES - SM90_BARRIER_BYTES - self.tile_m // 64 * SM90_STAGING_BYTES
+        groups = 2 if self.pingpong else self.tile_m // 64
+        room = SM90_SMEM_BYTES - SM90_BARRIER_BYTES - groups * SM90_STAGING_BYTES
         # What the other blocks of a cluster send of their sums.
         room -= (self.cluster_k - 1) * self.tile_m * self.tile_n // self.cluster_k * 4
         if room // stage_bytes < SM90_MIN_STAGES:
@@ -184,7 +196,11 @@ class GemmConfig(Schedule):
     ) -> Iterator[GemmConfig]:
         """Every tile with every cluster, and with the splits of K that leave each block work."""
         for tile in SM90_TILES[element_bytes]:
-            every = [cls(*tile, *cluster, 1) for cluster in SM90_CLUSTERS]
+            every = [
+                cls(*tile, *cluster, 1, pingpong=pingpong)
+                for pingpong in (0, 1)
+                for cluster in SM90_CLUSTERS
+            ]
             for splits, buffer in itertools.product(MEASURED_SPLITS, (0, 1)):
                 config = cls(*tile, 1, 1, splits, buffer)
                 if splits * 4 * config.tile_k <= longest_k and config.why_not() is None:

@@ -160,6 +160,7 @@ def tma_params(
         "cluster": [config.cluster_m, config.cluster_n, config.cluster_k],
         "a_box": _a_box(facts, config, layout[0]),
         "split_k": config.split_buf == 1,
+        "pingpong": config.pingpong == 1,
         "store": store,
     }
 

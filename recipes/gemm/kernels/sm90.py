@@ -8,7 +8,8 @@ and the batch are run-time values, one kernel serves every shape of a layout cla
 Roles of a CTA (threads):
 
 * warpgroup 0: its warp 0 issues TMA loads of A and B tiles; the other three warps idle.
-* warpgroups 1..G: math. Each owns 64 rows of the tile: G = 2 for tiles of 128 rows, 1 for 64.
+* warpgroups 1..G: math. Each owns 64 rows of the tile: G = 2 for tiles of 128 rows, 1 for 64. With
+  ``pingpong`` G = 2 and each owns every second tile: one multiplies while the other finishes.
 
 Pipelines:
 
@@ -21,18 +22,20 @@ Pipelines:
 * exchange: with a cluster (1, 1, W) its CTAs split K. Each writes its sums of the columns that
   another finishes into that one's shared memory; one barrier per CTA counts the bytes.
 * stores: each math warpgroup has ``SLOTS`` staging slots of 64 rows x 128 bytes of its own and one
-  named barrier; its warp 0 issues the TMA stores. No barrier spans the math warpgroups.
+  named barrier; its warp 0 issues the TMA stores. No barrier spans the math warpgroups, but for
+  ``pingpong``, where each waits before a main loop until the other has issued its own.
 
 FP8: WGMMA reads it along K alone, and keeps about 14 bits of the sums. It sums a k tile (128) from
 zero, of as many columns of one product at a time as registers allow, and the warpgroup adds that to
 its fp32 accumulators; while it waits and adds, the tensor cores work for the other warpgroup. With
-``scales`` the sums are scaled before they are added: the tile's columns lie in one block of columns
-of B, a thread has two rows of A.
+``scales`` the sums are scaled before they are added: their columns lie in one block of columns of
+B, a thread has two rows of A.
 
 Registers: 384 threads start with 168 each; the producer drops to 40 and math rises to 232
 (40 + 2 x 232 = 504 <= 512 per lane of the file). The accumulators are products x tile_n / 2 of
-them, and for FP8 there are tile_n / 2 more for the sums to promote, or half as many: within 192
-together. 256-thread CTAs (one math warpgroup) may use 255 and need no exchange.
+them for each 64 rows that a warpgroup has, and for FP8 there are tile_n / 2 more for the sums to
+promote, or half as many: within 192 together. 256-thread CTAs (one math warpgroup) may use 255 and
+need no exchange.
 
 Shared memory: barriers 1 KB, stages x (tile_m + products x tile_n) rows of 128 bytes, G x SLOTS x
 8 KB of staging, (W - 1) / W of the tile in fp32 to exchange, within 232448 bytes: 4 stages at
@@ -96,6 +99,7 @@ from cudnn_aot.recipes.gemm.kernels.sm90_config import (
     GROUP_ROWS,
     MATH_REGISTERS,
     PRODUCER_REGISTERS,
+    TURN_BARRIER,
     WARMED_K_TILES,
     WARPGROUP,
     Config,
@@ -254,7 +258,7 @@ class Sm90Matmul:
             num_stages=config.stages,
             producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
             consumer_group=pipeline.CooperativeGroup(
-                pipeline.Agent.Thread, sharing * config.math_groups * (WARPGROUP // 32)
+                pipeline.Agent.Thread, sharing * config.tile_groups * (WARPGROUP // 32)
             ),
             tx_count=config.stage_bytes,
             cta_layout_vmnk=cute.make_layout((1, *config.cluster[:2], 1)),
@@ -464,7 +468,7 @@ class Sm90Matmul:
         thread = cute.arch.thread_idx()[0] - WARPGROUP
         group = cute.arch.make_warp_uniform(thread // WARPGROUP)
         start, accumulate = self.math.tiled_mma(False), self.math.tiled_mma(True)
-        lane = accumulate.get_slice(group * WARPGROUP)
+        lane = accumulate.get_slice(0 if config.pingpong else group * WARPGROUP)
         r_a = accumulate.make_fragment_A(lane.partition_A(s_a))
         r_bs = [accumulate.make_fragment_B(lane.partition_B(s_b)) for s_b in s_bs]
         shape = accumulate.partition_shape_C(config.tile[:2])
@@ -472,9 +476,19 @@ class Sm90Matmul:
         read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
         release = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
 
+        turn = first
+        if cutlass.const_expr(config.pingpong):
+            first, step = first + group * step, 2 * step
+            read.advance(group * k_tiles)
+            release.advance(group * k_tiles)
         for item in range(first, raster.items, step):
             tile = raster.locate(item, place)
             begin, end = self.split_range(tile, place, raster.splits, k_tiles)
+            if cutlass.const_expr(config.pingpong):
+                if item > turn:
+                    cute.arch.barrier(
+                        barrier_id=TURN_BARRIER + group, number_of_threads=2 * WARPGROUP
+                    )
             view = self.stores.view(tile, place, thread, group, extents)
             if cutlass.const_expr(config.promotes):
                 k_range = (begin, end)
@@ -485,6 +499,11 @@ class Sm90Matmul:
                 read, release = self.math.accumulate(
                     pipe, start, accumulate, accs, r_a, r_bs, end - begin, read, release
                 )
+            if cutlass.const_expr(config.pingpong):
+                if item + step // 2 < raster.items:
+                    cute.arch.barrier_arrive(
+                        barrier_id=TURN_BARRIER + 1 - group, number_of_threads=2 * WARPGROUP
+                    )
             if cutlass.const_expr(not config.split_k):
                 # The loads of the first block fly while the last steps multiply.
                 fetched = device_epilogue.fetch(config.epilogue, aux, self.stores.block(view, 0))
@@ -492,6 +511,9 @@ class Sm90Matmul:
                 warpgroup.wait_group(0)
                 pipe.consumer_release(release)
                 release.advance()
+            if cutlass.const_expr(config.pingpong):
+                read.advance(k_tiles)
+                release.advance(k_tiles)
 
             if cutlass.const_expr(config.split_k):
                 counters = (workspace, flag, raster.splits)

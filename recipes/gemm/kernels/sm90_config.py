@@ -20,6 +20,7 @@ MIN_STAGES, MAX_STAGES = 4, 12
 PRODUCER_REGISTERS, MATH_REGISTERS = 40, 232
 GROUP_BARRIER = 1  # named barrier of math warpgroup g: GROUP_BARRIER + g
 SPLIT_BARRIER = 3
+TURN_BARRIER = 4  # that of math warpgroup g, before its main loop: TURN_BARRIER + g
 
 MAX_ACCUMULATORS = 192  # registers of a math thread: the rest of 232 are addresses and epilogue
 PROMOTED_K_TILES = 2  # whose products of FP8 the tensor cores sum: no more than half of the stages
@@ -50,6 +51,7 @@ class Config:
     cluster: tuple[int, int, int]
     a_box: int
     split_k: bool
+    pingpong: bool
     store: str
     epilogue: Mapping[str, Any]
 
@@ -74,6 +76,7 @@ class Config:
             split_k=_chosen(
                 params, "split_k", (False, True) if params["products"] == 1 else (False,)
             ),
+            pingpong=_chosen(params, "pingpong", (False, True)),
             store=_chosen(params, "store", ("tma", "direct")),
             epilogue=params["epilogue"],
         )
@@ -111,6 +114,8 @@ class Config:
             return f"products: got {self.products} with K split, want 1"
         if self.split_k and in_cluster:
             return f"split_k: got True with cluster {self.cluster}, want one way to split K"
+        if self.pingpong and (self.promotes or self.split_k or in_cluster):
+            return "pingpong: got True with FP8 or K split, want False"
         may_be_part = self.a_major == "k" and self.cluster[1] == 1
         if self.a_box != self.tile[0] and not (self.a_box == A_BOXES[0] and may_be_part):
             return f"a_box: got {self.a_box} for tile {self.tile}, want the tile's rows"
@@ -139,7 +144,7 @@ class Config:
         the WGMMA whose sums are promoted.
         """
         columns = self.products * self.tile[1] + (self.mma_columns if self.promotes else 0)
-        return columns * GROUP_ROWS // WARPGROUP
+        return self.bands * columns * GROUP_ROWS // WARPGROUP
 
     @property
     def few_rows(self) -> bool:
@@ -148,7 +153,17 @@ class Config:
 
     @property
     def math_groups(self) -> int:
-        return self.tile[0] // GROUP_ROWS
+        return 2 if self.pingpong else self.tile[0] // GROUP_ROWS
+
+    @property
+    def tile_groups(self) -> int:
+        """Math warpgroups that share a tile."""
+        return 1 if self.pingpong else self.math_groups
+
+    @property
+    def bands(self) -> int:
+        """Of 64 rows of a tile, that a math warpgroup has."""
+        return self.tile[0] // GROUP_ROWS // self.tile_groups
 
     @property
     def threads(self) -> int:

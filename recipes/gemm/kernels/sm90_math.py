@@ -45,7 +45,7 @@ class Math:
             OperandMajorMode.K if config.a_major == "k" else OperandMajorMode.MN,
             OperandMajorMode.K if config.b_major == "k" else OperandMajorMode.MN,
             Float32,
-            (config.math_groups, 1, 1),
+            (config.tile_groups, 1, 1),
             (GROUP_ROWS, config.mma_columns),
         )
         mma.set(warpgroup.Field.ACCUMULATE, accumulate)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import cutlass
@@ -34,6 +34,7 @@ class View:
 
     tile: Tile
     group: Int32
+    band: Int32  # its 64 rows, of those of the result
     lane: Int32  # in the warpgroup
     rows: tuple[Int32, Int32]
     block: Int32  # the first block of columns, of those of the result
@@ -65,10 +66,25 @@ class Stores:
         config = self.config
         lane_in_group = thread % WARPGROUP
         warp, lane = lane_in_group // 32, lane_in_group % 32
-        row = tile.m * config.tile[0] + group * GROUP_ROWS + warp * 16 + lane // 4
+        band = tile.m * (config.tile[0] // GROUP_ROWS)
+        if not config.pingpong:
+            band += group
+        row = band * GROUP_ROWS + warp * 16 + lane // 4
         block = tile.n * (config.tile[1] // config.block_columns)
         block += place[2] * (config.columns // config.block_columns)
-        return View(tile, group, lane_in_group, (row, row + 8), block, extents)
+        return View(tile, group, band, lane_in_group, (row, row + 8), block, extents)
+
+    def step(self, view: View, number: Any) -> tuple[View, Any]:
+        """The place of the ``number``-th block that a warpgroup finishes of its tile, 64 rows after
+        64 rows, and which of the columns it is.
+        """
+        if self.config.bands == 1:
+            return view, number
+        blocks = self.config.columns // self.config.block_columns
+        band = number // blocks
+        first, second = view.rows
+        rows = (first + band * GROUP_ROWS, second + band * GROUP_ROWS)
+        return replace(view, band=view.band + band, rows=rows), number - band * blocks
 
     def block(self, view: View, index: int) -> device_epilogue.Block:
         """The thread's elements in block ``index`` of the columns that it finishes."""
@@ -91,7 +107,7 @@ class Stores:
         is more code than the instruction cache holds, and every warp would stream it per tile.
         """
         config = self.config
-        blocks = config.columns // config.block_columns
+        blocks = config.bands * config.columns // config.block_columns
         size = cute.size(accs[0]) // blocks
         bare = not config.epilogue["nodes"] and not config.epilogue["inputs"]
         layout = cute.make_layout(size)
@@ -99,29 +115,42 @@ class Stores:
             for i in cutlass.range_constexpr(blocks):
                 mine = [cute.make_tensor(acc.iterator + i * size, layout).load() for acc in accs]
                 values = device_epilogue.run(config.epilogue, fetched, mine)
-                self.store(values, staging, tma_outs, tma_targets, outs, view, i)
+                here, column = self.step(view, i)
+                self.store(values, staging, tma_outs, tma_targets, outs, here, column, i)
         else:
             for i in cutlass.range(blocks, unroll=1):
                 mine = [cute.make_tensor(acc.iterator, layout).load() for acc in accs]
-                ahead = self.block(view, i + 1)
+                ahead = self.block(*self.step(view, i + 1))
                 values = device_epilogue.run(config.epilogue, fetched, mine, aux, ahead)
                 for acc in accs:
                     flat = cute.make_tensor(acc.iterator, cute.make_layout(cute.size(acc)))
                     for e in cutlass.range_constexpr(cute.size(acc) - size):
                         flat[e] = flat[e + size]
-                self.store(values, staging, tma_outs, tma_targets, outs, view, i)
+                here, column = self.step(view, i)
+                self.store(values, staging, tma_outs, tma_targets, outs, here, column, i)
 
     @cute.jit
-    def store(self, values, staging, tma_outs, tma_targets, outs, view: cutlass.Constexpr, index):
-        """Narrow and store the output values of block ``index``."""
+    def store(
+        self,
+        values,
+        staging,
+        tma_outs,
+        tma_targets,
+        outs,
+        view: cutlass.Constexpr,
+        index,
+        number,
+    ):
+        """Narrow and store the output values of block ``index`` of the columns, the ``number``-th
+        of the tile.
+        """
         config = self.config
-        blocks = config.columns // config.block_columns
-        turns = blocks * len(config.out_dtypes)
+        turns = config.bands * config.columns // config.block_columns * len(config.out_dtypes)
         for o in cutlass.range_constexpr(len(config.out_dtypes)):
             dtype = config.out_dtypes[o]
             narrow = cute.make_rmem_tensor((values[o].shape,), dtype)
             narrow.store(DEVICE.narrow(values[o], dtype))
-            turn = index * len(config.out_dtypes) + o
+            turn = number * len(config.out_dtypes) + o
             staged = self.stage(narrow, staging, turn, turns, view)
             if cutlass.const_expr(config.store == "tma"):
                 if self.clips(view, index, dtype):
@@ -194,8 +223,9 @@ class Stores:
                 cute.group_modes(staged, 0, 2),
                 cute.group_modes(boxes, 0, 2),
             )
-            box_m = view.tile.m * config.math_groups + view.group
-            cute.copy(tma, source[None, 0], to[None, box_m, view.block + index, view.tile.batch])
+            cute.copy(
+                tma, source[None, 0], to[None, view.band, view.block + index, view.tile.batch]
+            )
 
     @cute.jit
     def store_elements(
@@ -208,7 +238,7 @@ class Stores:
         """Store a staged block to a tensor of any strides, lanes along the rows of the result."""
         config = self.config
         columns = config.block_columns
-        row0 = view.tile.m * config.tile[0] + view.group * GROUP_ROWS
+        row0 = view.band * GROUP_ROWS
         column0 = (view.block + index) * columns
         base = view.tile.batch.to(Int64) * out.stride[2]
         for e in cutlass.range(view.lane, GROUP_ROWS * columns, WARPGROUP, unroll=4):
