@@ -167,10 +167,10 @@ class GemmConfig(Schedule):
             fits = columns + self.tile_n <= 2 * SM90_MAX_ACCUMULATORS
             promoted = self.tile_n if fits else self.tile_n // 2
             columns += promoted
-            if scaled_columns is not None and scaled_columns % promoted:
-                return (
-                    f"tile {_x(self.tile)} is summed by {promoted} columns, which have no one scale"
-                )
+            if scaled_columns is not None and (
+                promoted < self.tile_n or scaled_columns % self.tile_n
+            ):
+                return f"tile {_x(self.tile)} is not of columns that have one scale"
         if columns // 2 > SM90_MAX_ACCUMULATORS:
             return (
                 f"tile {_x(self.tile)} of {products} matmuls takes {columns // 2} accumulators per "

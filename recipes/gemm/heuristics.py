@@ -45,7 +45,11 @@ def recommend(
     beside cuDNN's yet. A cell that is found slower puts its plans behind the marker.
     """
     plans: list[PlanConfig | Ranges] = []
-    menu = menu_for(*tile_class(facts)) if SM90_PERSISTENT in offered else PLAIN
+    menu = (
+        menu_for(*tile_class(facts), bool(facts.epilogue.nodes))
+        if SM90_PERSISTENT in offered
+        else PLAIN
+    )
     few = _few_rows([facts.extents], offered, facts)
     if kind == "A" and few and not facts.symbols:
         plans.append(few)

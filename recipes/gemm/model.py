@@ -34,9 +34,15 @@ MATH_MACS_PER_CYCLE: Mapping[int, Mapping[int, Mapping[int, float]]] = {
         128: {32: 1150, 64: 2300, 96: 2600, 128: 2790, 160: 2820, 192: 2870, 224: 2700, 256: 2780},
     },
 }
-# (tile_m, tile_n, cluster_m, cluster_n, splits, split_buf); two math warpgroups for 128 rows. What
-# wins ties first: smaller tiles, and to share B, which is read from memory, before A.
-MENU = (
+# The same of warpgroups that take every second tile.
+PINGPONG_MACS_PER_CYCLE: Mapping[int, Mapping[int, float]] = {
+    64: {128: 1350, 256: 1700},
+    128: {64: 1400, 96: 1560, 128: 1800, 160: 1770, 192: 1770},
+}
+# (tile_m, tile_n, cluster_m, cluster_n, splits, split_buf, pingpong); two math warpgroups for 128
+# rows and for ping-pong. What wins ties first: smaller tiles, and to share B, which is read from
+# memory, before A.
+COOPERATIVE = (
     *((64, tile_n, 1, 1, 1, 0) for tile_n in (32, 64, 96, 128, 160, 192, 224)),
     *((64, tile_n, 2, 1, 1, 0) for tile_n in (64, 96, 128, 192, 256)),
     *((128, tile_n, 1, 1, 1, 0) for tile_n in (64, 96, 128, 160)),
@@ -49,10 +55,20 @@ MENU = (
     (64, 64, 1, 1, 8, 1),
     (64, 128, 1, 1, 8, 1),
 )
+PINGPONG = (
+    (64, 128, 1, 1),
+    (64, 128, 2, 1),
+    *((128, tile_n, 1, 1) for tile_n in (128, 192)),
+    *((128, tile_n, 2, 1) for tile_n in (64, 96, 128, 160, 192)),
+)
+MENU = (*((*row, 0) for row in COOPERATIVE), *((*row, 1, 0, 1) for row in PINGPONG))
 # A split is not worth its sums with fewer elements of K, in tiles.
 MIN_SPLIT_TILES = 4
+# Accumulators of a thread, beyond which a chain of ping-pong has too few registers.
+PINGPONG_CHAIN_ACCUMULATORS = 160
 # Operand bytes that one SM asks of L2 per cycle.
 OPERAND_BYTES_PER_CYCLE = 42.0
+PINGPONG_OPERAND_BYTES_PER_CYCLE = 53.0  # loads go on while a tile is finished
 # All SMs together take this much from memory per cycle (3.8 TB/s at 1.755 GHz).
 MEMORY_BYTES_PER_CYCLE = 2180.0
 # Pipeline fill, epilogue and store of a tile: of any, and of each column of 64 rows.
@@ -84,24 +100,31 @@ class Menu:
     element_bytes: int
     products: int
     configs: tuple[GemmConfig, ...]
-    rows: tuple[tuple[int, int, int, int, int, int, float, float], ...]
+    rows: tuple[tuple[int, int, int, int, int, int, int, float, float], ...]
     fallback: GemmConfig
 
 
-@functools.lru_cache(maxsize=8)
-def menu_for(element_bytes: int, products: int, scaled_columns: int | None = None) -> Menu:
-    """The menu of a class of tiles."""
+@functools.lru_cache(maxsize=16)
+def menu_for(
+    element_bytes: int,
+    products: int,
+    scaled_columns: int | None = None,
+    has_chain: bool = False,
+) -> Menu:
+    """The menu of a class of tiles, for plain results or for what a chain is applied to."""
     tile_k = TILE_K_BYTES // element_bytes
     configs, rows = [], []
-    for tile_m, tile_n, cluster_m, cluster_n, splits, split_buf in MENU:
-        config = GemmConfig(tile_m, tile_n, tile_k, cluster_m, cluster_n, splits, split_buf)
+    for row in MENU:
+        config = GemmConfig(*row[:2], tile_k, *row[2:])
+        if has_chain and config.pingpong:
+            accumulators = products * config.tile_m * config.tile_n // 128
+            if accumulators > PINGPONG_CHAIN_ACCUMULATORS:
+                continue
         if config.why_not_for(element_bytes, products, scaled_columns) is None:
             math_cycles = _math_cycles(config, element_bytes, products)
             tail_cycles = _tail_cycles(config, products)
             configs.append(config)
-            rows.append(
-                (tile_m, tile_n, cluster_m, cluster_n, splits, split_buf, math_cycles, tail_cycles)
-            )
+            rows.append((*row, math_cycles, tail_cycles))
     fallback = next(
         config
         for config in (GemmConfig(64, tile_n, tile_k, 1, 1, 1) for tile_n in (128, 64, 32))
@@ -112,14 +135,15 @@ def menu_for(element_bytes: int, products: int, scaled_columns: int | None = Non
 
 def _math_cycles(config: GemmConfig, element_bytes: int, products: int) -> float:
     columns = products * config.tile_n
-    macs = MATH_MACS_PER_CYCLE[element_bytes][config.tile_m][min(columns, 256)]
+    table = PINGPONG_MACS_PER_CYCLE if config.pingpong else MATH_MACS_PER_CYCLE[element_bytes]
+    macs = table[config.tile_m][min(columns, 256)]
     return config.tile_m * columns / macs
 
 
 def _tail_cycles(config: GemmConfig, products: int) -> float:
     splits, partial_bytes = config.splits, 4 * config.tile_m * config.tile_n
     columns = products * config.tile_n * config.tile_m / 64 / config.cluster_k
-    cycles = TILE_CYCLES + COLUMN_CYCLES * columns
+    cycles = TILE_CYCLES + COLUMN_CYCLES * columns * (config.tile_m // 64 if config.pingpong else 1)
     if config.split_buf:  # every split writes its partial tile, the last to arrive reads them all
         return cycles + partial_bytes / WORKSPACE_BYTES_PER_CYCLE * (1 + splits / 2)
     return cycles + partial_bytes / CLUSTER_BYTES_PER_CYCLE * (splits - 1) / splits
@@ -141,7 +165,8 @@ def modelled_cycles(menu: Menu, extents: Extents, sm_count: int) -> list[tuple[f
     few_rows = -(-m // 16) * 16  # of A, that loads bring where there is less than a tile of them
     longest_split = k // (MIN_SPLIT_TILES * TILE_K_BYTES // element_bytes)
     modelled = []
-    for tile_m, tile_n, cluster_m, cluster_n, splits, split_buf, math_cycles, tail in menu.rows:
+    for row in menu.rows:
+        tile_m, tile_n, cluster_m, cluster_n, splits, split_buf, pingpong, math_cycles, tail = row
         tiles_m, tiles_n = -(-m // tile_m), -(-n // tile_n)
         # A cluster shares what its blocks have in common; alone, a block shares nothing.
         rows: float = few_rows if m < tile_m else tile_m
@@ -154,7 +179,8 @@ def modelled_cycles(menu: Menu, extents: Extents, sm_count: int) -> list[tuple[f
             rows = tile_m / cluster_n if tiles_n > 1 else tile_m
             tiles_n = -(-tiles_n // cluster_n) * cluster_n
         tiles = tiles_m * tiles_n * batch
-        per_k = element_bytes * (rows + products * columns) / OPERAND_BYTES_PER_CYCLE
+        rate = PINGPONG_OPERAND_BYTES_PER_CYCLE if pingpong else OPERAND_BYTES_PER_CYCLE
+        per_k = element_bytes * (rows + products * columns) / rate
         if per_k < math_cycles:
             per_k = math_cycles
         sms, length, launch = sm_count, k, LAUNCH_CYCLES
@@ -167,7 +193,14 @@ def modelled_cycles(menu: Menu, extents: Extents, sm_count: int) -> list[tuple[f
                 launch += FILL_CYCLES
             elif splits == 4:
                 sms -= sm_count // IDLE_SHARE_OF_FOUR
-        cycles = (length * per_k + tail) * -(-tiles * splits // sms)
+        waves = -(-tiles * splits // sms)
+        if pingpong:  # a tile is finished while the next is multiplied
+            cycles = waves * length * per_k + tail
+            pairs = -(-waves // 2) * (length * per_k + tail)
+            if cycles < pairs:
+                cycles = pairs
+        else:
+            cycles = (length * per_k + tail) * waves
         waits = memory + tail
         if cycles > waits:
             modelled.append((cycles + UNHIDDEN * waits + launch, cycles))

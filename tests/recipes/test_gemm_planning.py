@@ -342,7 +342,7 @@ def test_ranking_is_complete_and_best_first():
     assert [modelled[config] for config in ranked] == sorted(worth)
     assert len(worth) < len(modelled)
     assert best_sm90([facts.extents], 132) == best_sm90([facts.extents] * 3, 132) == ranked[0]
-    assert (ranked[0].tile_m, ranked[0].tile_n, ranked[0].splits) == (128, 256, 1)
+    assert (ranked[0].tile_m, ranked[0].tile_n, ranked[0].pingpong) == (128, 128, 1)
     assert len(set(ranked)) == len(ranked)
 
 

@@ -268,8 +268,8 @@ SPLITS = ((1, 0), (2, 0), (4, 0), (2, 1), (7, 1), (MAX_SPLITS, 1))
 def every_config(tile) -> list[GemmConfig]:
     """Of a tile every schedule that the kernel has of 16-bit elements."""
     made = (
-        GemmConfig(*tile, *cluster, *split)
-        for cluster, split in itertools.product(SM90_CLUSTERS, SPLITS)
+        GemmConfig(*tile, *cluster, *split, pingpong)
+        for cluster, split, pingpong in itertools.product(SM90_CLUSTERS, SPLITS, (0, 1))
     )
     return [each for each in made if each.why_not() is None and each.why_not_for(2, 1) is None]
 
@@ -294,8 +294,9 @@ def test_the_domain_is_what_the_kernel_is_written_for():
             facts = listed(make("g", rows, 512, 4096)).facts
             (variant,) = lowering.variants(facts)
             parts = lowering.kernel_parts(facts, variant)
-            for tile, cluster, split in itertools.product(tiles, clusters, splits):
-                config = GemmConfig(*tile, *cluster, *split)
+            every = itertools.product(tiles, clusters, splits, (0, 1))
+            for tile, cluster, split, pingpong in every:
+                config = GemmConfig(*tile, *cluster, *split, pingpong)
                 params = tma_params(facts, config, parts, ("k", "k"), "tma")
                 ours = config.why_not() or config.why_not_for(*tile_class(facts))
                 try:
@@ -334,6 +335,7 @@ def test_every_config_lowers_and_names_itself(any_m, tile):
         assert tuple(tma["cluster"]) == (config.cluster_m, config.cluster_n, config.cluster_k)
         assert config.cluster_k == (1 if config.split_buf else config.splits)
         assert tma["split_k"] is (config.split_buf == 1)
+        assert tma["pingpong"] is (config.pingpong == 1)
         for part in ("operands", "checks", "symbols", "device", "version"):
             assert planned.table[part] == base[part]
 

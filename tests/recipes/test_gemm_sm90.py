@@ -15,7 +15,7 @@ import pointwise_graphs
 import pytest
 
 from cudnn_aot.recipes.gemm import any_stride
-from cudnn_aot.recipes.gemm.kernels import operands, simt, sm90
+from cudnn_aot.recipes.gemm.kernels import operands, simt, sm90, sm90_config
 from cudnn_aot.recipes.gemm.kernels.raster import Raster
 from cudnn_aot.recipes.pointwise import TRACED
 from cudnn_aot.recipes.reductions import FOLDED
@@ -79,6 +79,7 @@ def params(
     products=1,
     a_box=None,
     scales=None,
+    pingpong=False,
 ):
     made = {
         "a_dtype": ab,
@@ -90,6 +91,7 @@ def params(
         "cluster": list(cluster),
         "a_box": a_box or tile[0],
         "split_k": split_k,
+        "pingpong": pingpong,
         "store": store,
         "epilogue": e,
     }
@@ -106,6 +108,8 @@ def menu() -> dict[str, dict]:
             tile = (tile_m, tile_n, 128 // size)
             label = "_".join(["x".join(map(str, tile)), *([name] if name else [])])
             rows[label] = params(tile, **({"ab": "FP8_E4M3"} if size == 1 else {}) | fields)
+    rows["pingpong_chain"] = params((128, 160, 64), **PAIR_B, **PINGPONG, e=CHAIN)
+    rows["pingpong_gated"] = params((128, 96, 64), **PAIR_B, **PINGPONG, e=SWIGLU, products=2)
     return rows
 
 
@@ -145,7 +149,7 @@ NARROW = {
 
 PAIR_B, PAIR_A = {"cluster": (2, 1, 1)}, {"cluster": (1, 2, 1)}  # what two blocks share
 HALVES, QUARTERS = {"cluster": (1, 1, 2)}, {"cluster": (1, 1, 4)}  # of K
-FEW = {"a_box": 16}
+FEW, PINGPONG = {"a_box": 16}, {"pingpong": True}
 SPLIT, DIRECT = {"split_k": True}, {"store": "direct"}
 # By the bytes of an element and a tile's rows and columns: a name, and what is not as usual.
 FORMS: dict[int, dict[tuple[int, int], tuple[str, dict]]] = {
@@ -159,11 +163,11 @@ FORMS: dict[int, dict[tuple[int, int], tuple[str, dict]]] = {
         (128, 64): ("few_quarters_chain", {**FEW, **QUARTERS, "e": CHAIN}),
         (128, 32): ("mk", {**PAIR_B, "majors": "mk"}),
         (64, 256): ("few_quarters", FEW | QUARTERS),
-        (64, 224): ("half", {**PAIR_A, "ab": "HALF"}),
+        (64, 224): ("half_pingpong", {**PAIR_A, **PINGPONG, "ab": "HALF"}),
         (64, 192): ("quarters_direct", {**QUARTERS, **DIRECT, "majors": "mn"}),
-        (64, 160): ("gated_direct", {**DIRECT, "e": SWIGLU, "products": 2}),
+        (64, 160): ("gated_direct_pingpong", {**DIRECT, **PINGPONG, "e": SWIGLU, "products": 2}),
         (64, 128): ("split_chain", {**SPLIT, "e": CHAIN}),
-        (64, 96): ("few_pair", FEW | PAIR_B),
+        (64, 96): ("few_pair_pingpong", FEW | PAIR_B | PINGPONG),
         (64, 64): ("", {}),
         (64, 32): ("few_halves", FEW | HALVES | DIRECT),
     },
@@ -197,13 +201,13 @@ FORMS: dict[int, dict[tuple[int, int], tuple[str, dict]]] = {
 def test_every_tile_has_a_form():
     assert {
         8 * size: tuple((m, n, 128 // size) for m, n in forms) for size, forms in FORMS.items()
-    } == sm90.TILES
+    } == sm90_config.TILES
     values = {}
     for row in menu().values():
         for name, value in row.items():
             values.setdefault(name, set()).add(str(value))
-    assert values["cluster"] == {str(list(cluster)) for cluster in sm90.CLUSTERS}
-    assert values["a_box"] == set(map(str, sm90.A_BOXES))
+    assert values["cluster"] == {str(list(cluster)) for cluster in sm90_config.CLUSTERS}
+    assert values["a_box"] == set(map(str, sm90_config.A_BOXES))
 
 
 def every_fold() -> dict:
@@ -351,8 +355,8 @@ def test_shared_memory_is_what_the_config_says(compiled):
     for report in reports:
         for name, row in report.items():
             if name in rows:
-                config = sm90.Config.parse(rows[name])
-                assert row["smem_bytes"] == config.smem_bytes <= sm90.SMEM_BYTES, name
+                config = sm90_config.Config.parse(rows[name])
+                assert row["smem_bytes"] == config.smem_bytes <= sm90_config.SMEM_BYTES, name
                 assert config.stages >= 4, name
 
 
@@ -387,6 +391,14 @@ def test_bytes_do_not_depend_on_the_process(compiled):
         (
             {"cluster": [1, 1, 2], "tile": (64, 64, 64), "a_box": 64, "products": 2},
             "products: got 2 with K split, want 1",
+        ),
+        (
+            {"pingpong": True},
+            "tile: got (128, 256, 64) with 256 accumulators per thread, want at most",
+        ),
+        (
+            {"pingpong": True, "tile": (128, 128, 64), "split_k": True},
+            "pingpong: got True with FP8 or K split, want False",
         ),
         ({"a_box": 32}, "a_box: got 32, want one of 16, 64, 128"),
         ({"a_box": 64}, "a_box: got 64 for tile (128, 256, 64), want the tile's rows"),

@@ -19,7 +19,7 @@ from cudnn_aot.recipes.gemm.config import CLUSTER_SPLITS, SM90_CLUSTERS, SM90_TI
 H200 = load_target("h200")
 TILE_64x256 = {
     "TILE_M": 64, "TILE_N": 256, "TILEK": 64, "TILE_CGA_M": 1, "TILE_CGA_N": 1, "SPLIT_K_SLC": 1,
-    "SPLIT_K_BUF": 0,
+    "SPLIT_K_BUF": 0, "WARP_SPEC_CFG": 0,
 }  # fmt: skip
 
 
@@ -121,7 +121,7 @@ def test_ranges_of_a_symbolic_graph_are_what_was_measured(tmp_path: Path):
     # Half way by ratio between 1 and 64 is 8, farther than four times from either.
     assert found["M=1..4"] == (
         "gemm.sm90.persistent[SPLIT_K_BUF=1, SPLIT_K_SLC=4, TILEK=64, TILE_CGA_M=1, TILE_CGA_N=1, "
-        "TILE_M=64, TILE_N=64]",
+        "TILE_M=64, TILE_N=64, WARP_SPEC_CFG=0]",
         "measured at M=1",
     )
     assert found["M=16..256"][1] == "measured at M=64"
@@ -187,14 +187,21 @@ def test_what_is_measured_is_every_schedule_that_has_work_to_do():
     # Splits through a workspace share a kernel of each tile, and all the one for any strides.
     kernels = {spec.key for planned in (best, *others) for spec in planned.kernels}
     apart = {
-        (config.tile, config.cluster_m, config.cluster_n, config.cluster_k, config.split_buf)
+        (
+            config.tile,
+            config.cluster_m,
+            config.cluster_n,
+            config.cluster_k,
+            config.split_buf,
+            config.pingpong,
+        )
         for config in GemmConfig.measured(4096, 2, 1)
     }
     assert {tile for tile, *_ in apart} == set(SM90_TILES[2])
     assert {each[1:] for each in apart} == {
-        *((*cluster, 1, 0) for cluster in SM90_CLUSTERS),
-        *((1, 1, splits, 0) for splits in CLUSTER_SPLITS),
-        (1, 1, 1, 1),
+        *((*cluster, 1, 0, pingpong) for cluster in SM90_CLUSTERS for pingpong in (0, 1)),
+        *((1, 1, splits, 0, 0) for splits in CLUSTER_SPLITS),
+        (1, 1, 1, 1, 0),
     }
     assert len(apart) + 1 <= len(kernels) <= len(apart) + 2  # the best may be none of them
     short = plan_configs(frozen(64, 4096, 64), H200)

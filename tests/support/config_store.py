@@ -73,11 +73,12 @@ def configs(
 ) -> list[GemmConfig]:
     """Every tile and cluster, each with every way to split K."""
     every = (
-        GemmConfig(*tile, *cluster, count, buffer)
+        GemmConfig(*tile, *cluster, count, buffer, pingpong)
         for tile in SM90_TILES[element_bytes]
         for cluster in SM90_CLUSTERS
         for count in splits
         for buffer in (0, 1)
+        for pingpong in (0, 1)
     )
     return [
         config

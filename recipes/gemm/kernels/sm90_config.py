@@ -101,9 +101,11 @@ class Config:
             if not self.promotes or self.scales.depth % self.tile[2]:
                 depth = self.scales.depth
                 return f"scales: got blocks of {depth} along K, want FP8 in whole tiles of K"
-            if any(rows and rows % self.mma_columns for rows in self.scales.rows[1:]):
+            if self.mma_columns < self.tile[1]:
+                return f"tile: got {self.tile} and scales, which take too many registers"
+            if any(rows and rows % self.tile[1] for rows in self.scales.rows[1:]):
                 rows = self.scales.rows[1:]
-                return f"scales: got blocks of {rows} columns, want multiples of {self.mma_columns}"
+                return f"scales: got blocks of {rows} columns, want multiples of {self.tile[1]}"
         if self.columns % COLUMNS_STEP:
             return (
                 f"tile: got {self.tile}, of which a block of {self.cluster[2]} finishes "

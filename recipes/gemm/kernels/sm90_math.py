@@ -112,12 +112,15 @@ class Math:
         begin, end = k_range
         for acc in accs:
             acc.fill(0.0)
+        now, ahead = (cute.make_rmem_tensor((2 + config.products,), Float32) for _ in range(2))
+        if cutlass.const_expr(config.scales is not None):
+            self.read_scales(scales, view, begin, now)
         for k in range(begin, end, config.promoted_k_tiles):
             last = cutlass.min(k + config.promoted_k_tiles, end)
             first = read.clone()
-            of_a = of_b = ()
             if cutlass.const_expr(config.scales is not None):
-                of_a, of_b = self.scales_at(scales, view, pieces, k)
+                # Of the next k tile: they are on their way while this one is multiplied.
+                self.read_scales(scales, view, cutlass.min(k + 1, end - 1), ahead)
             for index in cutlass.range_constexpr(len(pieces)):
                 p, n = pieces[index]
                 is_last = index == len(pieces) - 1
@@ -143,13 +146,15 @@ class Math:
                 if cutlass.const_expr(config.scales is None):
                     mine.store(mine.load() + flat.load())
                 else:
-                    scale = [row * of_b[index] for row in of_a]
+                    scale = [now[row] * now[2 + p] for row in range(2)]
                     for e in cutlass.range_constexpr(cute.size(part)):
                         mine[e] = cute.math.fma(flat[e], scale[pattern[e][0]], mine[e])
+            if cutlass.const_expr(config.scales is not None):
+                now.store(ahead.load())
         return read, release
 
-    def scales_at(self, scales, view: View, pieces, k_tile: Int32) -> tuple[list, list]:
-        """The scales of a k tile: of a thread's two rows of A, and of each piece's columns."""
+    def read_scales(self, scales, view: View, k_tile: Int32, to: cute.Tensor) -> None:
+        """The scales of a k tile: of a thread's two rows of A, then of each product's columns."""
         config = self.config
         assert config.scales is not None
         tensors, block = (
@@ -157,16 +162,11 @@ class Math:
             k_tile // (config.scales.depth // config.tile[2]),
         )
         batch, (m, n) = view.tile.batch, view.extents
-        of_a = [
-            config.scales.read(tensors[0], 0, cutlass.min(row, m - 1), block, batch)
-            for row in view.rows
-        ]
-        first = view.tile.n * config.tile[1]
-        of_b = []
-        for p, piece in pieces:
-            column = cutlass.min(first + piece * config.mma_columns, n - 1)
-            of_b.append(config.scales.read(tensors[1 + p], 1 + p, column, block, batch))
-        return of_a, of_b
+        column = cutlass.min(view.tile.n * config.tile[1], n - 1)
+        places = [(0, cutlass.min(row, m - 1)) for row in view.rows]
+        places += [(1 + p, column) for p in range(config.products)]
+        for i, (matrix, row) in enumerate(places):
+            to[i] = config.scales.read(tensors[matrix], matrix, row, block, batch)
 
     def multiply(self, first, accumulate, part, r_a, r_b, n: int, stage: Int32) -> None:
         """Issue the WGMMA of a k tile and its ``n``-th columns; ``first`` is that of step 0."""
