@@ -1,7 +1,7 @@
 """Compiles kernel templates in a process of its own: ``python compile_kernels.py JOBS.json OUT``.
 
-JOBS is a list of ``{"name", "template", "params", "arch"}``; OUT gets ``<name>.o`` of each and
-``report.json``. One process for many kernels, because importing the DSL costs more than most
+JOBS is a list of ``{"name", "template", "params", "arch"}``, with ``keep_ptx`` if wanted; OUT gets
+``<name>.o`` of each and ``report.json``. One process for many kernels, because importing the DSL costs more than most
 compiles; never threads.
 """
 
@@ -40,6 +40,7 @@ def main(jobs_path: str, out_path: str) -> None:
         options = (
             "--enable-tvm-ffi"
             + (f" --gpu-arch {job['arch']}" if job["arch"] else "")
+            + (" --keep-ptx" if job.get("keep_ptx") else "")
             + job.get("options", "")
         )
         start = time.perf_counter()
@@ -48,6 +49,7 @@ def main(jobs_path: str, out_path: str) -> None:
         report[job["name"]] = {
             "smem_bytes": template.smem_bytes,
             "seconds": time.perf_counter() - start,
+            "ptx": getattr(compiled, "__ptx__", None) if job.get("keep_ptx") else None,
             "log": log.read_text(errors="replace"),
         }
     (out / "report.json").write_text(json.dumps(report))

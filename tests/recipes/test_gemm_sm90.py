@@ -349,6 +349,36 @@ def test_no_kernel_spills_or_serialises_its_matrix_instructions(compiled):
             assert max(spills) <= (64 if "chain" in name else 0), name
 
 
+# What reads or writes memory that kernels share.
+MEMORY = re.compile(r"\b(cp\.async\.bulk\.tensor|(ld|st|atom|red)\.(\w+\.)*global)")
+
+
+def test_nothing_touches_memory_ahead_of_the_end_of_the_kernel_before(compile_kernels, tmp_path):
+    """A dependent launch starts early: what comes ahead of its wait races with what it follows."""
+    rows = {
+        "sm90_few": params((64, 64, 64), **FEW, e=CHAIN),
+        "sm90_pingpong": params((128, 128, 64), **PAIR_B, **PINGPONG, e=CHAIN),
+        "gemv": GEMV["gemv_chain"],
+    }
+    jobs = [
+        {
+            "name": name,
+            "template": f"gemm.kernels.{name.partition('_')[0]}:matmul",
+            "params": row,
+            "arch": "sm_90a",
+            "keep_ptx": True,
+        }
+        for name, row in rows.items()
+    ]
+    for name, report in compile_kernels(jobs, tmp_path).items():
+        ptx = report["ptx"]
+        wait = ptx.index("griddepcontrol.wait")
+        touched = [found.start() for found in MEMORY.finditer(ptx)]
+        assert touched and wait < min(touched), name
+        # What is asked of L2 alone is of no account.
+        assert ("cp.async.bulk.prefetch.tensor" in ptx[:wait]) is (name == "sm90_few"), name
+
+
 def test_shared_memory_is_what_the_config_says(compiled):
     _, reports, _ = compiled
     rows = menu()

@@ -22,6 +22,8 @@ from cutlass import Boolean, Float32, Int32, Int64
 
 from cudnn_aot.recipes.trace import dtypes, pointwise
 
+WARP, LINE_BYTES = 32, 128  # of a warp and of a cache line
+
 
 @dataclass(frozen=True)
 class Block:
@@ -117,24 +119,54 @@ def fetch(epilogue: Mapping[str, Any], aux: Sequence[Any], block: Block) -> list
     return fetched
 
 
+@cute.jit
+def warm(
+    epilogue: cutlass.Constexpr,
+    aux,
+    shape: cutlass.Constexpr,
+    corner: cutlass.Constexpr,
+    extents: cutlass.Constexpr,
+    lane: Int32,
+):
+    """One warp asks L2 for a tile of every matrix operand whose rows are contiguous: ``shape`` is
+    the tile's rows and columns, ``corner`` its first row and column, and its batch.
+    """
+    rows, columns = shape
+    row0, column0, batch = corner
+    for i in cutlass.range_constexpr(len(epilogue["inputs"])):
+        if cutlass.const_expr(epilogue["inputs"][i]["kind"] == "full"):
+            operand = aux[i]
+            step = LINE_BYTES * 8 // operand.element_type.width
+            lines = (columns + step - 1) // step
+            base = batch.to(Int64) * operand.stride[2]
+            if operand.stride[1] == 1:
+                for line in range(lane, rows * lines, WARP):
+                    row, column = row0 + line // lines, column0 + line % lines * step
+                    if (row < extents[0]) & (column < extents[1]):
+                        place = base + row.to(Int64) * operand.stride[0] + column.to(Int64)
+                        cute.arch.prefetch((operand.iterator + place).llvm_ptr, cache_level="L2")
+
+
 def run(
     epilogue: Mapping[str, Any],
     fetched: Sequence[Any],
     accs: Sequence[Any],
     aux: Sequence[Any] = (),
     ahead: Block | None = None,
+    same_rows: bool = True,
 ) -> list[Any]:
     """The output vectors of a block whose accumulators are the vectors ``accs``, one for each
     product, as `pointwise.apply` gives them.
 
-    With ``ahead``, the block after it on the same rows, ``fetched`` is refilled for that one.
+    With ``ahead``, the block after it, ``fetched`` is refilled for that one, which has the rows of
+    this one if ``same_rows``.
     """
     inputs = [
         dtypes.widen(value.load() if isinstance(value, cute.Tensor) else value) for value in fetched
     ]
     if ahead is not None:
         for entry, operand, buffer in zip(epilogue["inputs"], aux, fetched, strict=True):
-            if entry["kind"] in ("full", "row"):
+            if entry["kind"] in (("full", "row") if same_rows else ("full", "row", "col")):
                 _load(entry["kind"], operand, ahead, buffer)
     results = pointwise.apply(epilogue, accs, inputs, pointwise.DEVICE)
     # Of operands of one value alone it is one value, in a result of one element.

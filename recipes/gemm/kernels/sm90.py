@@ -297,11 +297,13 @@ class Sm90Matmul:
                     (tma_a, a, s_a),
                     tuple(zip(tma_bs, bs, s_bs, strict=True)),
                     masks,
+                    aux,
                     raster,
                     place,
                     first,
                     clusters,
                     k_tiles,
+                    extents,
                 )
         else:
             if cutlass.const_expr(config.math_groups > 1):
@@ -377,9 +379,22 @@ class Sm90Matmul:
         ]
 
     @cute.jit
-    def produce(self, pipe, operand_a, operands_b, masks, raster, place, first, step, k_tiles):
+    def produce(
+        self,
+        pipe,
+        operand_a,
+        operands_b,
+        masks,
+        aux,
+        raster,
+        place,
+        first,
+        step,
+        k_tiles,
+        extents,
+    ):
         """Producer warp: fill the operand stages of every item of this CTA, in order."""
-        tile_m, _, tile_k = self.config.tile
+        tile_m, tile_n, tile_k = self.config.tile
         row_bytes = tile_k * self.config.a_dtype.width // 8
         tma_a, a, s_a = operand_a
         a_box = self.config.a_box
@@ -435,6 +450,10 @@ class Sm90Matmul:
                         mcast_mask=masks[1],
                     )
                 state.advance()
+            # What the chain reads of matrices is there when the math warpgroups come to it.
+            corner = (tile.m * tile_m, tile.n * tile_n, tile.batch)
+            lane = cute.arch.lane_idx()
+            device_epilogue.warm(self.config.epilogue, aux, (tile_m, tile_n), corner, extents, lane)
         if cutlass.const_expr(not self.config.split_k):
             # The next kernel may set itself up: all that this block reads by TMA is on its way.
             cute.arch.griddepcontrol_launch_dependents()

@@ -121,7 +121,9 @@ class Stores:
             for i in cutlass.range(blocks, unroll=1):
                 mine = [cute.make_tensor(acc.iterator, layout).load() for acc in accs]
                 ahead = self.block(*self.step(view, i + 1))
-                values = device_epilogue.run(config.epilogue, fetched, mine, aux, ahead)
+                values = device_epilogue.run(
+                    config.epilogue, fetched, mine, aux, ahead, same_rows=config.bands == 1
+                )
                 for acc in accs:
                     flat = cute.make_tensor(acc.iterator, cute.make_layout(cute.size(acc)))
                     for e in cutlass.range_constexpr(cute.size(acc) - size):
