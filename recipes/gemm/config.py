@@ -17,8 +17,12 @@ if TYPE_CHECKING:
 
 # What the kernel is written for (tile_m, tile_n, tile_k), by the bytes of an element of A and B;
 # two math warpgroups for 128 rows, and 128 bytes of a row along K.
+SM90_COLUMNS = {
+    128: (256, 224, 192, 160, 128, 96, 64, 32),
+    64: (256, 224, 192, 160, 128, 96, 64, 48, 32),
+}
 SM90_TILES = {
-    size: tuple((m, n, 128 // size) for m in (128, 64) for n in range(256, 0, -32))
+    size: tuple((m, n, 128 // size) for m, columns in SM90_COLUMNS.items() for n in columns)
     for size in (2, 1)
 }
 # Registers of a thread that hold sums: the rest of 232 are addresses and the epilogue.

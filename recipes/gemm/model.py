@@ -22,7 +22,17 @@ Extents = Mapping[str, int]  # batch, m, n, k
 TILE_K_BYTES = 128
 # Multiply-adds per SM and cycle that a tile reaches, by the bytes of an element, the tile's rows
 # and the columns of all of its products; the peak is 2048, and 4096 of FP8.
-MACS_64 = {32: 700, 64: 1090, 96: 1330, 128: 1460, 160: 1530, 192: 1580, 224: 1610, 256: 1640}
+MACS_64 = {
+    32: 700,
+    48: 900,
+    64: 1090,
+    96: 1330,
+    128: 1460,
+    160: 1530,
+    192: 1580,
+    224: 1610,
+    256: 1640,
+}
 MATH_MACS_PER_CYCLE: Mapping[int, Mapping[int, Mapping[int, float]]] = {
     2: {
         64: MACS_64,
@@ -43,7 +53,7 @@ PINGPONG_MACS_PER_CYCLE: Mapping[int, Mapping[int, float]] = {
 # rows and for ping-pong. What wins ties first: smaller tiles, and to share B, which is read from
 # memory, before A.
 COOPERATIVE = (
-    *((64, tile_n, 1, 1, 1, 0) for tile_n in (32, 64, 96, 128, 160, 192, 224)),
+    *((64, tile_n, 1, 1, 1, 0) for tile_n in (32, 48, 64, 96, 128, 160, 192, 224)),
     *((64, tile_n, 2, 1, 1, 0) for tile_n in (64, 96, 128, 192, 256)),
     *((128, tile_n, 1, 1, 1, 0) for tile_n in (64, 96, 128, 160)),
     *((128, tile_n, 2, 1, 1, 0) for tile_n in (64, 96, 128, 160, 192, 224, 256)),

@@ -1,8 +1,8 @@
 """Compiles kernel templates in a process of its own: ``python compile_kernels.py JOBS.json OUT``.
 
 JOBS is a list of ``{"name", "template", "params", "arch"}``, with ``keep_ptx`` if wanted; OUT gets
-``<name>.o`` of each and ``report.json``. One process for many kernels, because importing the DSL costs more than most
-compiles; never threads.
+``<name>.o`` of each and ``report.json``. One process for many kernels, because importing the DSL
+costs more than most compiles; never threads.
 """
 
 from __future__ import annotations

@@ -169,6 +169,7 @@ FORMS: dict[int, dict[tuple[int, int], tuple[str, dict]]] = {
         (64, 128): ("split_chain", {**SPLIT, "e": CHAIN}),
         (64, 96): ("few_pair_pingpong", FEW | PAIR_B | PINGPONG),
         (64, 64): ("", {}),
+        (64, 48): ("few_chain", {**FEW, "e": CHAIN}),
         (64, 32): ("few_halves", FEW | HALVES | DIRECT),
     },
     1: {
@@ -193,6 +194,7 @@ FORMS: dict[int, dict[tuple[int, int], tuple[str, dict]]] = {
             "split_direct_blocks",
             {**SPLIT, **DIRECT, "b": "FP8_E5M2", "scales": [128, 64]},
         ),
+        (64, 48): ("few_direct", FEW | DIRECT),
         (64, 32): ("few", FEW),
     },
 }

@@ -29,8 +29,12 @@ BLOCK_COLUMNS = 64  # of the tile, that the epilogue takes at a time at most
 COLUMNS_STEP = 16  # of what a block finishes of a tile: of one stmatrix
 
 # By the bits of an element of A and B. A row of 128 bytes along K is the widest swizzle.
+COLUMNS = {
+    128: (256, 224, 192, 160, 128, 96, 64, 32),
+    64: (256, 224, 192, 160, 128, 96, 64, 48, 32),
+}
 TILES = {
-    bits: tuple((m, n, 1024 // bits) for m in (128, 64) for n in range(256, 0, -32))
+    bits: tuple((m, n, 1024 // bits) for m, columns in COLUMNS.items() for n in columns)
     for bits in (16, 8)
 }
 CLUSTERS = ((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (1, 1, 4))
