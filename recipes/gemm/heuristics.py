@@ -18,7 +18,9 @@ from cudnn_aot.recipes.gemm.model import PLAIN, Extents, Menu, best_sm90, menu_f
 
 # Engine ids.
 SM90_PERSISTENT, SM90_GEMV, SM90_ANY_STRIDE, SM90_BLOCK_SCALED = 20_000, 20_002, 20_004, 20_005
-TILED = (SM90_PERSISTENT, SM90_BLOCK_SCALED)  # of one kernel, and no graph is both's
+SM90_FOLDING = 20_006
+# Of one kernel, and no graph is two's.
+TILED = (SM90_PERSISTENT, SM90_BLOCK_SCALED, SM90_FOLDING)
 
 # Up to so many rows a kernel that streams B beats every tile, by 1 to 4 %; of the least columns on,
 # schedules that are within 3 % of its best.

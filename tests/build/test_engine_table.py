@@ -33,7 +33,7 @@ def test_every_row_of_every_engine_is_there() -> None:
 @pytest.mark.parametrize("target", ["h200", "h100", "cpu"])
 def test_a_row_is_judged_as_planning_judges_it(target: str) -> None:
     judged = {row.name: row.why_not for row in engine_rows(load_target(target))}
-    names = ("persistent", "gemv", "any_stride", "block_scaled")
+    names = ("persistent", "gemv", "any_stride", "block_scaled", "folding")
     serving = {f"gemm.sm90.{name}" for name in names} | {"moe.sm90.any_stride"}
     if target == "cpu":
         serving = {"gemm.host.blocked", "moe.host.blocked"}
@@ -70,6 +70,7 @@ def test_the_command() -> None:
         "gemm.sm90.gemv": True,
         "gemm.sm90.any_stride": True,
         "gemm.sm90.block_scaled": True,
+        "gemm.sm90.folding": True,
         "moe.sm90.any_stride": True,
         "moe.host.blocked": False,
     }
