@@ -50,9 +50,9 @@ def add_any_stride_branch(
     builder: TableBuilder, facts: GemmFacts, variant: Variant, parts: KernelParts, target: Target
 ) -> None:
     """The branch that takes what none before it does."""
-    folds = second_step(builder, facts, variant, parts, (TILE, TILE), target)
     params = lowering.matmul_params(facts, parts)
     kernel = builder.kernel(kernel_spec(TEMPLATE, params, target))
+    folds = second_step(builder, facts, variant, parts, (TILE, TILE), target)
     args = [{"arg": "launch"}, *parts.operands, *parts.inputs, *folds.outputs]
     steps = [{"step": "kernel", "kernel": kernel, "args": args}, *folds.steps]
     builder.add(f"any_stride{variant.name}", variant.guard, folds.workspace, steps)

@@ -27,7 +27,7 @@ from cudnn_aot.compiler.planning.plan_list import PlanList
 from cudnn_aot.compiler.planning.planned import Planned
 from cudnn_aot.compiler.target.target import load_target
 from cudnn_aot.recipes.gemm.config import SM90_CLUSTERS, SM90_TILES, GemmConfig, GemvConfig
-from cudnn_aot.recipes.gemm.heuristics import SM90_BLOCK_SCALED, SM90_GEMV
+from cudnn_aot.recipes.gemm.heuristics import SM90_BLOCK_SCALED, SM90_FOLDING, SM90_GEMV
 from cudnn_aot.recipes.gemm.sm90 import FEW_ROWS
 
 TARGET = "h200"
@@ -48,20 +48,26 @@ def graphs() -> dict[str, Graph]:
         gemm_graphs.scaled("fp8", "M", 328, 832, (e4m3, e5m2), symbols=any_m),
         gemm_graphs.gated("gated", "M", 328, 832, symbols=any_m),
         gemm_graphs.gated("gated_fp8", "M", 336, 832, io=e4m3, symbols=any_m),
+        gemm_graphs.reduced("folds", "M", 328, 832, gemm_graphs.EVERY_AXES, symbols=any_m),
+        gemm_graphs.gated_amax("gated_folds", "M", 328, 832, symbols=any_m),
+        gemm_graphs.quantized("folds_fp8", "M", 336, 832, io=e4m3, symbols=any_m),
         gemm_graphs.block_scaled("blocks", "M", 328, 832, symbols=any_m),
         gemm_graphs.block_gated("blocks_gated", "M", 328, 832, symbols=any_m),
     )
     return {graph.name: graph for graph in made}
 
 
-# Bytes of an element, matmuls of one A, and columns that have one scale.
-TILE_CLASSES: dict[str, tuple[int, int, int | None]] = {
-    "chain": (2, 1, None),
-    "fp8": (1, 1, None),
-    "gated": (2, 2, None),
-    "gated_fp8": (1, 2, None),
-    "blocks": (1, 1, 128),
-    "blocks_gated": (1, 2, 128),
+# The engine, then bytes of an element, matmuls of one A, and columns that have one scale.
+TILE_CLASSES: dict[str, tuple[int, int, int, int | None]] = {
+    "chain": (ENGINE, 2, 1, None),
+    "fp8": (ENGINE, 1, 1, None),
+    "gated": (ENGINE, 2, 2, None),
+    "gated_fp8": (ENGINE, 1, 2, None),
+    "folds": (SM90_FOLDING, 2, 1, None),
+    "gated_folds": (SM90_FOLDING, 2, 2, None),
+    "folds_fp8": (SM90_FOLDING, 1, 1, None),
+    "blocks": (SM90_BLOCK_SCALED, 1, 1, 128),
+    "blocks_gated": (SM90_BLOCK_SCALED, 1, 2, 128),
 }
 
 
@@ -96,8 +102,8 @@ def gemvs() -> list[GemvConfig]:
 def every(splits: tuple[int, ...] = SPLITS) -> list[tuple[str, int, Any]]:
     """The graph's name, engine and schedule of each plan."""
     plans: list[tuple[str, int, Any]] = [
-        (name, ENGINE if tiles[2] is None else SM90_BLOCK_SCALED, config)
-        for name, tiles in TILE_CLASSES.items()
+        (name, engine_id, config)
+        for name, (engine_id, *tiles) in TILE_CLASSES.items()
         for config in configs(splits, *tiles)
     ]
     plans += [
