@@ -37,9 +37,9 @@ them, and for FP8 there are tile_n / 2 more for the sums to promote, or half as 
 together. 256-thread CTAs (one math warpgroup) may use 255 and need no exchange.
 
 Shared memory: barriers 1 KB, stages x (tile_m + products x tile_n) rows of 128 bytes, G x SLOTS x
-8 KB of staging where something is stored, (W - 1) / W of the tile in fp32 to exchange, G x 1 KB
-where something is reduced along M, within 232448 bytes: 4 stages at 128 x 256, 6 at 128 x 128, 8 at
-64 x 128. The largest tiles leave 2 KB of it.
+8 KB of staging, (W - 1) / W of the tile in fp32 to exchange, and G x 1 KB where something is
+reduced along M, within 232448 bytes: 4 stages at 128 x 256, 6 at 128 x 128, 8 at 64 x 128. The
+largest tiles leave 2 KB of it.
 
 Epilogue: a block of output columns at a time, 64, or 32 with a FLOAT output: up to 128 bytes of a
 row. The chain runs on accumulator registers and the results go to a staging slot (stmatrix for
@@ -246,9 +246,8 @@ class Sm90Matmul:
             smem.allocate_tensor(config.b_dtype, b_layout.outer, 1024, b_layout.inner)
             for _ in tma_bs
         ]
-        staging = exchange = scratch = None
-        if cutlass.const_expr(config.staging_bytes > 0):
-            staging = smem.allocate(config.staging_bytes, 1024)
+        staging = smem.allocate(config.staging_bytes, 1024)
+        exchange = scratch = None
         if cutlass.const_expr(config.cluster[2] > 1):
             slots = cute.recast_ptr(smem.allocate(config.exchange_bytes, 16), dtype=Int32)
             exchange = (slots, arrived)

@@ -194,7 +194,7 @@ class Config:
 
     @property
     def staging_bytes(self) -> int:
-        return self.math_groups * SLOTS * GROUP_ROWS * STORE_BYTES if self.stored else 0
+        return self.math_groups * SLOTS * GROUP_ROWS * STORE_BYTES
 
     @property
     def fold_bytes(self) -> int:
