@@ -98,7 +98,7 @@ FAMILIES: tuple[Family, ...] = (
             EngineSlot(
                 5, "gemm.sm90.block_scaled", "gemm.block_scaled:GemmSm90BlockScaled", opt_in=True
             ),
-            EngineSlot(6, "gemm.sm90.folding", "gemm.folding:GemmSm90Folding", opt_in=True),
+            EngineSlot(6, "gemm.sm90.folding", "gemm.sm90:GemmSm90Folding", opt_in=True),
         ),
     ),
     Family(

@@ -20,7 +20,7 @@ from cudnn_aot.compiler.planning.knobs import knob_type
 from cudnn_aot.compiler.target.target import Target
 from cudnn_aot.errors import cudnnGraphNotSupportedError
 from cudnn_aot.recipes.gemm import lowering, tma
-from cudnn_aot.recipes.gemm.any_stride import add_any_stride_branch
+from cudnn_aot.recipes.gemm.any_stride import add_any_stride_branch, second_step
 from cudnn_aot.recipes.gemm.capability import (
     ANY_DTYPES,
     FEATURES,
@@ -30,7 +30,6 @@ from cudnn_aot.recipes.gemm.capability import (
 )
 from cudnn_aot.recipes.gemm.config import GemmConfig, Schedule, tile_class
 from cudnn_aot.recipes.gemm.facts import GemmFacts
-from cudnn_aot.recipes.gemm.folds import second_step
 from cudnn_aot.recipes.gemm.lowering import Json, KernelParts, TableBuilder, Variant
 from cudnn_aot.recipes.operand import FP8_DTYPES, bounds
 
@@ -113,6 +112,23 @@ class GemmSm90Persistent(ScheduledEngine):
             _add_tma_branch(builder, facts, knobs, variant, parts, target)
             add_any_stride_branch(builder, facts, variant, parts, target)
         return Lowering(tuple(builder.kernels), builder.table())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoldingCapability(GemmCapability):
+    """Of graphs with reductions alone."""
+
+    def why_not_facts(self, facts: GemmFacts) -> str | None:
+        if not facts.epilogue.reductions:
+            return "nothing of the result is reduced"
+        return GemmCapability.why_not_facts(self, facts)
+
+
+class GemmSm90Folding(GemmSm90Persistent):
+    """Persistent TMA + WGMMA; reductions from partial values of each tile, in a second step."""
+
+    name = "gemm.sm90.folding"
+    caps = (FoldingCapability(**SM90 | TENSOR_CORES),)
 
 
 def _add_tma_branch(

@@ -23,9 +23,9 @@ from cudnn_aot.recipes.gemm import sm90
 from cudnn_aot.recipes.gemm.block_scaled import GemmSm90BlockScaled
 from cudnn_aot.recipes.gemm.config import GemmConfig
 from cudnn_aot.recipes.gemm.facts import analyze
-from cudnn_aot.recipes.gemm.folding import GemmSm90Folding
 from cudnn_aot.recipes.gemm.heuristics import SM90_ANY_STRIDE, SM90_FOLDING
 from cudnn_aot.recipes.gemm.kernels import sm90_config as kernel
+from cudnn_aot.recipes.gemm.sm90 import GemmSm90Folding
 
 H200 = load_target("h200")
 UP_TO = {"M": {"min": 0, "max": 4096, "hint": 512}}
