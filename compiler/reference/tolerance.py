@@ -3,7 +3,7 @@
 For operands such as `random_operands` makes, where results are of order one:
 
 - the last rounding: reference and kernel may round a value near the middle of two neighbours apart,
-  one step of the data type, which `relative` allows;
+  one step of the data type, which `relative` allows, and of its subnormal numbers `absolute`;
 - fp32 accumulation of K terms in another order, with a tensor core that truncates: an error that
   grows as sqrt(K) steps of fp32, which `absolute` allows with a factor for the epilogue's slope
   (`terms` has the K of every op that sums; what an 8-bit attention rounds inside is not allowed for
@@ -66,7 +66,8 @@ def step(dtype: data_type) -> float:
 def tolerance(dtype: data_type, k: int) -> Tolerance:
     """Tolerance of an output of `dtype` behind sums of `k` terms."""
     relative = max(step(dtype), 4 * step(data_type.FLOAT))
-    return Tolerance(relative, _ACCUMULATION * max(k, 1) ** 0.5)
+    subnormal = step(dtype) * 2.0 ** DTYPES[dtype].least_exponent
+    return Tolerance(relative, _ACCUMULATION * max(k, 1) ** 0.5 + subnormal)
 
 
 _Dims: TypeAlias = Mapping[str, tuple[int, ...]]

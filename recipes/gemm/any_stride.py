@@ -4,7 +4,8 @@ result.
 
 The same branch serves, in the plans of the other engines, the calls that their fast one cannot
 take. A reduction is folded in two steps, in the same order at every call: the blocks of the matmul
-write what they leave of each tile to the workspace, and a second kernel folds that.
+write what they leave of each tile to the workspace, and a second kernel folds that. The second step
+is that of the tensor cores too, whose tiles are others.
 """
 
 from __future__ import annotations
@@ -53,24 +54,50 @@ def add_any_stride_branch(
     builder: TableBuilder, facts: GemmFacts, variant: Variant, parts: KernelParts, target: Target
 ) -> None:
     """The branch that takes what none before it does."""
-    folded = {
-        position: _partials(lowering.problem(facts), output)
-        for position, output in enumerate(variant.outputs)
-        if output.reduction is not None
-    }
-    outputs = [
-        folded[position].view if position in folded else view
-        for position, view in enumerate(parts.outputs)
-    ]
     params = lowering.matmul_params(facts, parts)
     kernel = builder.kernel(kernel_spec(TEMPLATE, params, target))
-    args = [{"arg": "launch"}, *parts.operands, *parts.inputs, *outputs]
-    steps: list[Json] = [{"step": "kernel", "kernel": kernel, "args": args}]
-    for position, partials in folded.items():
-        output = variant.outputs[position]
+    folds = second_step(builder, facts, variant, parts, (TILE, TILE), target)
+    args = [{"arg": "launch"}, *parts.operands, *parts.inputs, *folds.outputs]
+    steps = [{"step": "kernel", "kernel": kernel, "args": args}, *folds.steps]
+    builder.add(f"any_stride{variant.name}", variant.guard, folds.workspace, steps)
+
+
+@dataclass(frozen=True, slots=True)
+class SecondStep:
+    """What reductions add to a branch.
+
+    Attributes:
+        outputs: the matmul's arguments for its outputs, partial values where one is reduced.
+        workspace: slices for those values.
+        steps: behind the matmul, one for each reduction.
+    """
+
+    outputs: list[Json]
+    workspace: list[Json]
+    steps: list[Json]
+
+
+def second_step(
+    builder: TableBuilder,
+    facts: GemmFacts,
+    variant: Variant,
+    parts: KernelParts,
+    tile: tuple[int, int],
+    target: Target,
+) -> SecondStep:
+    """Of a matmul that leaves one partial value for each ``tile``, rows and columns of the
+    result.
+    """
+    outputs, workspace, steps = list(parts.outputs), [], []
+    p = lowering.problem(facts)
+    for position, output in enumerate(variant.outputs):
+        if output.reduction is None:
+            continue
+        partials = _partials(p, output, tile)
+        outputs[position] = partials.view
+        workspace.append(partials.slice)
         steps.append(_fold_step(builder, output, partials, parts.outputs[position], target))
-    workspace = [partials.slice for partials in folded.values()]
-    builder.add(f"any_stride{variant.name}", variant.guard, workspace, steps)
+    return SecondStep(outputs, workspace, steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +111,11 @@ class _Partials:
     count: ex.Expr
 
 
-def _partials(p: Problem, output: EpilogueOutput) -> _Partials:
+def _partials(p: Problem, output: EpilogueOutput, tile: tuple[int, int]) -> _Partials:
     assert output.reduction is not None
     axes = output.reduction.axes
-    extents = {"m": p.m, "n": p.n}
-    tiles = ex.mul(*(ex.ceil_div(extents[axis], TILE) for axis in axes))
+    extents, sizes = {"m": p.m, "n": p.n}, dict(zip("mn", tile, strict=True))
+    tiles = ex.mul(*(ex.ceil_div(extents[axis], sizes[axis]) for axis in axes))
     kept = ex.mul(*(extent for axis, extent in extents.items() if axis not in axes))
     name = f"partials{output.operand.uid}"
     size = ex.mul(4, tiles, kept, p.batch)

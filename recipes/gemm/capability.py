@@ -38,6 +38,7 @@ FEATURES = (
     "symbolic extents",
 )
 
+FOLDS = f"reductions of the result along rows, columns or both: {', '.join(FOLDED)}"
 SCALES = "FP8 with a FLOAT scale for each block of rows and K"
 
 # Of a row whose kernels take any strides: they widen every element on its own, have several
@@ -51,7 +52,7 @@ ANY_STRIDE: dict[str, Any] = {
     "features": (
         *FEATURES,
         f"{MAX_PRODUCTS} matmuls of one A",
-        f"reductions of the result along rows, columns or both: {', '.join(FOLDED)}",
+        FOLDS,
         "A and B of different FP8 types",
         "FP8 and INT8 in the epilogue, whose outputs saturate",
         f"INT8 summed in INT32, K up to {MAX_INT8_K}",

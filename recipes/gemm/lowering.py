@@ -263,9 +263,9 @@ class Variant:
     outputs: tuple[EpilogueOutput, ...]
 
     @property
-    def operands(self) -> tuple[Operand, ...]:
-        """The tensors of the outputs that are left."""
-        return tuple(output.operand for output in self.outputs)
+    def stored(self) -> tuple[Operand, ...]:
+        """The tensors of those that have a value at every place of the result."""
+        return tuple(output.operand for output in self.outputs if output.reduction is None)
 
     @property
     def name(self) -> str:

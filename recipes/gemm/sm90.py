@@ -5,7 +5,7 @@ added.
 
 A plan has, for each presence of the optional outputs, a TMA + WGMMA branch and a slower one that
 takes any strides and any element-aligned pointer; guards on the call's own strides and addresses
-choose. Split-K plans zero their tile counters first.
+choose. Split-K plans zero their tile counters first; reductions are folded in a second step.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from cudnn_aot.compiler.planning.knobs import knob_type
 from cudnn_aot.compiler.target.target import Target
 from cudnn_aot.errors import cudnnGraphNotSupportedError
 from cudnn_aot.recipes.gemm import lowering, tma
-from cudnn_aot.recipes.gemm.any_stride import add_any_stride_branch
+from cudnn_aot.recipes.gemm.any_stride import add_any_stride_branch, second_step
 from cudnn_aot.recipes.gemm.capability import (
     ANY_DTYPES,
     FEATURES,
+    FOLDS,
     MAX_PRODUCTS,
     SCALES,
     GemmCapability,
@@ -37,6 +38,8 @@ from cudnn_aot.recipes.gemm.lowering import Json, KernelParts, TableBuilder, Var
 from cudnn_aot.recipes.operand import FP8_DTYPES, bounds
 
 TMA_TEMPLATE = "gemm.kernels.sm90:matmul"
+# Rows of the result, of which a warpgroup leaves one partial value of a reduction.
+GROUP_ROWS = 64
 # Rows of A in a load where a matrix has so few that its tiles are not full.
 A_BOX, FEW_ROWS = 16, 256
 
@@ -57,9 +60,11 @@ TENSOR_CORES: dict[str, Any] = {
     "epilogue_dtypes": ANY_DTYPES,
     "products": MAX_PRODUCTS,
     "scales": True,
+    "folds": True,
     "features": (
         *FEATURES,
         f"{MAX_PRODUCTS} matmuls of one A",
+        FOLDS,
         "A and B of different FP8 types",
         "FP8 and INT8 in the epilogue, whose outputs saturate",
         SCALES,
@@ -117,7 +122,7 @@ def _add_tma_branch(
     parts: KernelParts,
     target: Target,
 ) -> None:
-    outputs = variant.operands
+    outputs = variant.stored
     layout, axes = facts.majors(), tma.unit_axes(facts)
     if layout is None or axes is None or tma.why_not(facts, outputs):
         return
@@ -136,15 +141,17 @@ def _add_tma_branch(
     kernel = builder.kernel(kernel_spec(TMA_TEMPLATE, params, target))
     head: list[Json] = [{"arg": "launch"}, {"arg": "int", "value": ["attr", "sm_count"]}]
     operands = parts.operands
-    workspace: list[Json] = []
-    steps: list[Json] = []
+    share = config.tile_n // config.cluster_k  # of a tile's columns, that a block finishes
+    folds = second_step(builder, facts, variant, parts, (GROUP_ROWS, share), target)
+    workspace, steps = folds.workspace, []
     if config.split_buf:
         split = _split_k(facts, config)
         head.append({"arg": "int", "value": split.splits})
         operands = operands + split.views
-        workspace = split.workspace
+        workspace = split.workspace + workspace
         steps.append(split.fill)
-    steps.append({"step": "kernel", "kernel": kernel, "args": head + operands + parts.tail})
+    args = head + operands + parts.inputs + folds.outputs
+    steps += [{"step": "kernel", "kernel": kernel, "args": args}, *folds.steps]
     name = "split_k" if config.split_buf else "tma"
     builder.add(f"{name}{variant.name}", guard, workspace, steps)
 

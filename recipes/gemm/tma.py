@@ -66,7 +66,7 @@ def unit_axes(facts: GemmFacts) -> tuple[int, int] | None:
 
 
 def why_not(facts: GemmFacts, outputs: Sequence[Operand]) -> str | None:
-    """None where the TMA kernel may serve a call that binds these outputs, else the reason.
+    """None where the TMA kernel may serve a call that stores these outputs, else the reason.
 
     TMA loads A and B. It need not store: threads can, where the outputs' rows are contiguous.
     """
@@ -110,7 +110,7 @@ def _why_not_scaled(facts: GemmFacts) -> str | None:
 def why_never(facts: GemmFacts) -> str | None:
     """None where the TMA kernel may serve some call, else the reason why it serves none."""
     reasons = [
-        why_not(facts, variant.operands) for variant in lowering.variants(facts) if variant.outputs
+        why_not(facts, variant.stored) for variant in lowering.variants(facts) if variant.outputs
     ]
     return None if None in reasons else reasons[0]
 

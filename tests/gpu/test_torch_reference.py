@@ -24,6 +24,7 @@ def graphs():
         for make in (
             *gemm_graphs.TEST_GRAPHS,
             *gemm_graphs.ANY_STRIDE_GRAPHS,
+            *gemm_graphs.FOLD_GRAPHS,
             *gemm_graphs.BLOCK_SCALED_GRAPHS,
             *moe_graphs.TEST_GRAPHS,
         )

@@ -289,22 +289,18 @@ def test_a_gated_ffn_of_two_fp8_types_is_one_plan():
         assert [kernels[0].params[name] for name in names] == ["FP8_E4M3", "FP8_E5M2", 2]
 
 
-def test_engines_without_accumulators_or_folds_say_so():
-    engines = ("gemm.sm90.persistent", "gemm.sm90.gemv")
-    for graph, reason, without in (
-        (gemm_graphs.gated("g", 8, 512, 256), "2 matmuls of one A, want at most 1", engines[1:]),
+def test_the_engine_without_accumulators_or_folds_says_so():
+    for graph, reason in (
+        (gemm_graphs.gated("g", 8, 512, 256), "2 matmuls of one A, want at most 1"),
         (
             gemm_graphs.reduced("g", 8, 512, 256, [("ADD", "m")]),
             "'ADD_m' is a reduction of the result, want none",
-            engines,
         ),
     ):
         plans = PlanList(graph, H200)
         assert plans.entries[-1].engine_id == SM90_ANY_STRIDE
-        others = {entry.engine_id for entry in plans.entries[:-1]}
-        assert others == ({SM90_PERSISTENT} if without != engines else set())
-        for engine in without:
-            assert any(f"{engine}: {reason}" in line for line in plans.reasons), plans.reasons
+        assert {entry.engine_id for entry in plans.entries[:-1]} == {SM90_PERSISTENT}
+        assert any(f"gemm.sm90.gemv: {reason}" in line for line in plans.reasons), plans.reasons
 
 
 def test_a_gated_ffn_is_one_kernel_on_the_tensor_cores_where_its_b_lie_alike():
@@ -428,12 +424,10 @@ def test_the_cpu_folds_in_fp64_totals_of_the_outputs_shape():
 def test_a_result_without_rows_is_no_step_unless_they_are_folded(folds, branch):
     """The sum of no row is 0, and it has elements."""
     for target, serves in ((CPU, "blocked"), (H200, "any_stride")):
-        table = plan_graph(
-            gemm_graphs.reduced("g", "M", 96, 64, folds, symbols=UP_TO), target
-        ).table
-        if folds or target is CPU:
-            assert declared(table, {"M": 0}).branch(table) == (branch or serves)
-            assert declared(table, {"M": 1}).branch(table) == serves
+        graph = gemm_graphs.reduced("g", "M", 96, 64, folds, io=FLOAT, symbols=UP_TO)
+        table = plan_graph(graph, target).table
+        assert declared(table, {"M": 0}).branch(table) == (branch or serves)
+        assert declared(table, {"M": 1}).branch(table) == serves
 
 
 def test_an_absent_output_takes_its_product_and_its_fold_with_it():

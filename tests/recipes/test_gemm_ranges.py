@@ -287,6 +287,9 @@ def test_the_domain_is_what_the_kernel_is_written_for():
         for make in (gemm_graphs.plain, gemm_graphs.gated)
         for io in (dt.HALF, dt.FP8_E5M2)
     ]
+    for whole in (True, False):
+        folds = gemm_graphs.EVERY_AXES
+        makers.append(functools.partial(gemm_graphs.reduced, folds=folds, whole=whole))
     blocks = ((1, 128), (128, 64), (1, None), (None, 256))
     makers += [functools.partial(gemm_graphs.block_scaled, rows=rows) for rows in blocks]
     for make in makers:

@@ -109,6 +109,7 @@ def menu() -> dict[str, dict]:
             label = "_".join(["x".join(map(str, tile)), *([name] if name else [])])
             rows[label] = params(tile, **({"ab": "FP8_E4M3"} if size == 1 else {}) | fields)
     rows["pingpong_chain"] = params((128, 160, 64), **PAIR_B, **PINGPONG, e=CHAIN)
+    rows["pingpong_folds"] = params((128, 128, 64), **PAIR_B, **PINGPONG, e=PINGPONG_FOLDS)
     rows["pingpong_gated"] = params((128, 96, 64), **PAIR_B, **PINGPONG, e=SWIGLU, products=2)
     return rows
 
@@ -117,6 +118,18 @@ SWIGLU = {
     "inputs": [],
     "nodes": [["swish", [0], {}], ["mul", [2, 1], {}]],
     "outputs": [{"value": 3, "dtype": "BFLOAT16"}],
+}
+# What a row, a column and the result reach, of the result with a scale of each row.
+PINGPONG_FOLDS = {
+    "inputs": [{"dtype": "FLOAT", "kind": "col"}],
+    "nodes": [["mul", [0, 1], {}]],
+    "outputs": [
+        {"value": 2, "dtype": "BFLOAT16"},
+        *(
+            {"value": 2, "dtype": "FLOAT", "reduce": {"mode": "AMAX", "axes": axes}}
+            for axes in ("m", "n", "mn")
+        ),
+    ],
 }
 # 8-bit in and out.
 BYTES = {
@@ -266,6 +279,63 @@ SUMS = {
         {"value": 2, "dtype": "FLOAT", "reduce": {"mode": "MAX", "axes": "mn"}},
     ],
 }
+
+
+def reduced(value, mode, axes):
+    return {"value": value, "dtype": "FLOAT", "reduce": {"mode": mode, "axes": axes}}
+
+
+# What a FP8 matrix is made of: the largest magnitude, and what is scaled to 8 bits.
+AMAX = {
+    "inputs": [{"dtype": "FLOAT", "kind": "scalar"}],
+    "nodes": [["mul", [0, 1], {}]],
+    "outputs": [{"value": 2, "dtype": "FP8_E4M3"}, reduced(0, "AMAX", "mn")],
+}
+# The gradient of a bias, beside that of what it was added to.
+BIAS_GRADIENT = {
+    "inputs": [{"dtype": "BFLOAT16", "kind": "full"}],
+    "nodes": [["relu_backward", [0, 1], {}], ["cast", [2], {"dtype": "BFLOAT16"}]],
+    "outputs": [{"value": 3, "dtype": "BFLOAT16"}, reduced(3, "ADD", "m")],
+}
+ROWS = {
+    "inputs": [],
+    "nodes": [["cast", [0], {"dtype": "BFLOAT16"}]],
+    "outputs": [{"value": 1, "dtype": "BFLOAT16"}, reduced(1, "MAX", "n")],
+}
+ALONE = {"inputs": [], "nodes": [], "outputs": [reduced(0, "ADD", "m")]}
+CHAIN_FOLDS = {
+    **CHAIN,
+    "outputs": [
+        *CHAIN["outputs"],
+        reduced(14, "ADD", "m"),
+        reduced(7, "AMAX", "mn"),
+        reduced(6, "MIN", "n"),
+    ],
+}
+
+
+def folds() -> dict[str, dict]:
+    """The tiles with the most registers, every width of a block of columns, and each form that has
+    a say in what is folded.
+    """
+    fp8 = {"ab": "FP8_E4M3"}
+    return {
+        "folds_amax": params((128, 256, 64), **PAIR_B, e=AMAX),
+        "folds_bias_gradient": params((128, 256, 64), **PAIR_B, e=BIAS_GRADIENT),
+        "folds_rows": params((128, 224, 64), **PAIR_B, e=ROWS),
+        "folds_alone": params((128, 256, 64), **PAIR_B, e=ALONE),
+        "folds_every": params((128, 256, 64), **PAIR_A, e=every_fold()),
+        "folds_every_quarters": params((64, 64, 64), **QUARTERS, **FEW, e=every_fold()),
+        "folds_direct_chain": params((128, 256, 64), **PAIR_B, **DIRECT, e=CHAIN_FOLDS),
+        "folds_split": params((128, 192, 64), **SPLIT, e=BIAS_GRADIENT),
+        "folds_halves": params((128, 160, 64), **HALVES, e=ROWS),
+        "folds_gated": params((128, 128, 64), **PAIR_B, products=2, e=GATED),
+        "folds_fp8_amax": params((128, 256, 128), **PAIR_B, **fp8, e=AMAX),
+        "folds_fp8_gated": params((128, 128, 128), products=2, **fp8, e=GATED_FP8),
+        "folds_blocks": params((128, 128, 128), **fp8, e=AMAX, scales=[1, 128]),
+    }
+
+
 SIMT = {
     name: {"a_dtype": a, "b_dtype": b, "products": products, "epilogue": epilogue}
     for name, (a, b, products, epilogue) in {
@@ -293,7 +363,7 @@ GEMV = {
     }.items()
 }
 TEMPLATES = {
-    "sm90:matmul": menu(),
+    "sm90:matmul": menu() | folds(),
     "simt:matmul": SIMT,
     "fold:fold": FOLD,
     "gemv:matmul": GEMV,
@@ -381,9 +451,15 @@ def test_nothing_touches_memory_ahead_of_the_end_of_the_kernel_before(compile_ke
         assert ("cp.async.bulk.prefetch.tensor" in ptx[:wait]) is (name == "sm90_few"), name
 
 
+def test_a_reduction_beside_an_output_leaves_a_kernel_small(compiled):
+    objects, _, _ = compiled
+    for name in ("folds_amax", "folds_bias_gradient", "folds_rows", "folds_alone"):
+        assert objects[name].stat().st_size <= 80 << 10, name
+
+
 def test_shared_memory_is_what_the_config_says(compiled):
     _, reports, _ = compiled
-    rows = menu()
+    rows = TEMPLATES["sm90:matmul"]
     for report in reports:
         for name, row in report.items():
             if name in rows:

@@ -48,6 +48,9 @@ def graphs() -> dict[str, Graph]:
         gemm_graphs.scaled("fp8", "M", 328, 832, (e4m3, e5m2), symbols=any_m),
         gemm_graphs.gated("gated", "M", 328, 832, symbols=any_m),
         gemm_graphs.gated("gated_fp8", "M", 336, 832, io=e4m3, symbols=any_m),
+        gemm_graphs.reduced("folds", "M", 328, 832, gemm_graphs.EVERY_AXES, symbols=any_m),
+        gemm_graphs.gated_amax("gated_folds", "M", 328, 832, symbols=any_m),
+        gemm_graphs.quantized("folds_fp8", "M", 336, 832, io=e4m3, symbols=any_m),
         gemm_graphs.block_scaled("blocks", "M", 328, 832, symbols=any_m),
         gemm_graphs.block_gated("blocks_gated", "M", 328, 832, symbols=any_m),
     )
@@ -60,6 +63,9 @@ TILE_CLASSES: dict[str, tuple[int, int, int | None]] = {
     "fp8": (1, 1, None),
     "gated": (2, 2, None),
     "gated_fp8": (1, 2, None),
+    "folds": (2, 1, None),
+    "gated_folds": (2, 2, None),
+    "folds_fp8": (1, 1, None),
     "blocks": (1, 1, 128),
     "blocks_gated": (1, 2, 128),
 }

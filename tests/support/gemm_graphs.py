@@ -30,6 +30,7 @@ BENCH_SHAPES = (
 FP8_BENCH_SHAPES = ((8192, 8192, 8192), (4096, 4096, 4096), (512, 4096, 4096), (64, 4096, 4096))
 GATED_BENCH_SHAPES = ((4096, 14336, 4096), (512, 14336, 4096))
 FUSED_BENCH_SHAPES = ((4096, 11008, 4096), (512, 4096, 4096))
+AMAX_BENCH_SHAPE = (4096, 11008, 4096)
 
 
 def graph(name: str, io=BF16, symbols=None) -> Graph:
@@ -204,10 +205,52 @@ def reduced(name: str, m, n, k, folds, io=BF16, batch=1, whole=True, symbols=Non
     y = g.matmul(a, b, name="mm")
     y.set_output(whole).set_data_type(io).set_name("Y")
     for mode, axes in folds:
-        rows, columns = 1 if "m" in axes else m, 1 if "n" in axes else n
-        folded = g.reduction(y, mode=cudnn.reduction_mode[mode], name=f"{mode}_{axes}")
-        folded.set_dim([batch, rows, columns]).set_stride([f"{rows}*{columns}", columns, 1])
-        folded.set_output(True).set_data_type(FLOAT).set_name(f"{mode}_{axes}")
+        fold(g, y, mode, axes, m, n, batch)
+    return g
+
+
+def fold(g, tensor, mode: str, axes: str, m, n, batch=1):
+    """An output: what a reduction of a result leaves."""
+    rows, columns = 1 if "m" in axes else m, 1 if "n" in axes else n
+    folded = g.reduction(tensor, mode=cudnn.reduction_mode[mode], name=f"{mode}_{axes}")
+    folded.set_dim([batch, rows, columns]).set_stride([f"{rows}*{columns}", columns, 1])
+    return folded.set_output(True).set_data_type(FLOAT).set_name(f"{mode}_{axes}")
+
+
+def quantized(name: str, m, n, k, io=BF16, out=E4M3, symbols=None) -> Graph:
+    """A product, the largest magnitude in it, and what it is in 8 bits, times a scale."""
+    g = graph(name, io, symbols)
+    y = g.matmul(operand(g, "A", m, k), operand(g, "B", k, n, transposed=True), name="mm")
+    fold(g, y, "AMAX", "mn", m, n)
+    scale = g.tensor(name="scale", dim=[1, 1, 1], stride=[1, 1, 1], data_type=FLOAT)
+    g.mul(y, scale).set_output(True).set_data_type(out).set_name("Y")
+    return g
+
+
+def bias_gradient(name: str, m, n, k, symbols=None) -> Graph:
+    """The gradient through a GELU behind a bias, and that of the bias, the sum of its rows."""
+    g = graph(name, symbols=symbols)
+    loss = g.matmul(operand(g, "A", m, k), operand(g, "B", k, n, transposed=True), name="mm")
+    y = g.gelu_backward(loss, operand(g, "x", m, n))
+    y.set_output(True).set_data_type(BF16).set_name("Y")
+    fold(g, y, "ADD", "m", m, n)
+    return g
+
+
+def gated_amax(name: str, m, n, k, io=BF16, out=None, symbols=None) -> Graph:
+    """A gated FFN with the largest magnitude of each of its rows, and of all."""
+    g = gated(name, m, n, k, io, out, symbols=symbols)
+    y = next(tensor for tensor in g.tensors.values() if tensor.name == "Y")
+    for axes in ("n", "mn"):
+        fold(g, y, "AMAX", axes, m, n)
+    return g
+
+
+def block_amax(name: str, m, n, k) -> Graph:
+    """A product of FP8 with a scale for each block, and the largest magnitude of its columns."""
+    g = block_scaled(name, m, n, k)
+    y = next(tensor for tensor in g.tensors.values() if tensor.name == "Y")
+    fold(g, y, "AMAX", "m", m, n)
     return g
 
 
@@ -251,6 +294,8 @@ def in_process() -> Graph:
 ANY_M = {"M": {"min": 0, "max": 65536, "hint": 1024}}
 # Modes of reductions, and the axes that they fold.
 FOLDS = (("ADD", "m"), ("AMAX", "n"), ("MAX", "m"), ("MIN", "n"), ("NORM2", "mn"), ("AVG", "mn"))
+MODES = ("ADD", "AVG", "MIN", "MAX", "AMAX", "NORM1", "NORM2")
+EVERY_AXES = (("ADD", "m"), ("AMAX", "n"), ("NORM2", "mn"))
 
 TEST_GRAPHS: tuple[Callable[[], Graph], ...] = (
     lambda: plain("dynamic_m", "M", 512, 256, symbols=ANY_M),
@@ -290,13 +335,39 @@ TEST_GRAPHS: tuple[Callable[[], Graph], ...] = (
 )
 # That tensor cores, or kernels that read by TMA, do not take.
 ANY_STRIDE_GRAPHS: tuple[Callable[[], Graph], ...] = (
-    lambda: reduced("folds", 200, 130, 72, FOLDS),
-    lambda: reduced("folds_any_m", "M", 67, 40, FOLDS[:2], symbols=ANY_M),
-    lambda: reduced("folds_alone", 129, 200, 64, FOLDS[4:], batch=3, whole=False),
-    lambda: reduced("folds_norm1", 65, 72, 64, [("NORM1", "m"), ("NORM1", "n")], io=HALF),
+    lambda: reduced("folds_float", 200, 130, 72, FOLDS, io=FLOAT),
+    lambda: reduced("folds_float_any_m", "M", 67, 40, FOLDS[:2], io=FLOAT, symbols=ANY_M),
+    lambda: reduced("folds_float_alone", 129, 200, 64, FOLDS[4:], FLOAT, batch=3, whole=False),
+    lambda: reduced("folds_norm1", 65, 72, 64, [("NORM1", "m"), ("NORM1", "n")], io=FLOAT),
     lambda: plain("float", 130, 96, 77, io=FLOAT),
     lambda: scaled("int8", 65, 96, 100, (INT8, INT8), FLOAT),
     lambda: sums("int8_sums", 67, 45, 333),
+)
+FOLD_GRAPHS: tuple[Callable[[], Graph], ...] = (
+    lambda: reduced("folds", 200, 130, 72, FOLDS),  # rows of no whole 16 bytes
+    lambda: reduced("folds_m", 200, 328, 136, [(mode, "m") for mode in MODES]),
+    lambda: reduced("folds_n", 200, 328, 136, [(mode, "n") for mode in MODES], io=HALF),
+    lambda: reduced("folds_mn", 200, 328, 136, [(mode, "mn") for mode in MODES]),
+    lambda: reduced("folds_any_m", "M", 67, 40, FOLDS[:2], symbols=ANY_M),
+    lambda: reduced("folds_any_m_aligned", "M", 520, 264, EVERY_AXES, symbols=ANY_M),
+    lambda: reduced("folds_alone", 129, 200, 64, FOLDS[4:], batch=3, whole=False),
+    lambda: reduced("folds_alone_m", 129, 200, 64, [("ADD", "m")], batch=3, whole=False),
+    lambda: reduced("folds_alone_n", "M", 328, 136, [("MAX", "n")], whole=False, symbols=ANY_M),
+    lambda: reduced("folds_batch", 130, 136, 72, EVERY_AXES, io=HALF, batch=5),
+    lambda: reduced("folds_odd_k", 65, 67, 77, EVERY_AXES),  # no TMA descriptor
+    lambda: reduced("folds_split_k", 16, 128, 32768, EVERY_AXES),
+    lambda: reduced("folds_split_k_in_cluster", 16, 512, 16384, EVERY_AXES),
+    # Clusters of two, the last of which has a tile without rows.
+    lambda: reduced("folds_many_tiles", 4160, 1096, 64, FOLDS),
+    lambda: reduced("folds_large_tiles", 4160, 3080, 256, FOLDS),
+    lambda: quantized("amax", 200, 336, 144),
+    lambda: quantized("amax_fp8", 200, 336, 144, io=E4M3),
+    lambda: quantized("amax_fp8_any_m", "M", 336, 528, io=E4M3, symbols=ANY_M),
+    lambda: bias_gradient("bias_gradient", 300, 520, 264),
+    lambda: bias_gradient("bias_gradient_any_m", "M", 328, 136, symbols=ANY_M),
+    lambda: gated_amax("gated_amax", 200, 328, 136),
+    lambda: gated_amax("gated_amax_fp8", "M", 336, 144, io=E4M3, out=BF16, symbols=ANY_M),
+    lambda: block_amax("blocks_amax", 200, 328, 336),
 )
 BLOCK_SCALED_GRAPHS: tuple[Callable[[], Graph], ...] = (
     lambda: block_scaled("blocks", 200, 328, 336),
@@ -321,6 +392,9 @@ def bench_graphs() -> list[Graph]:
     for m, n, k in FUSED_BENCH_SHAPES:
         for kind in ("gelu", "residual"):
             plains.append(fused(f"bench_{kind}_{m}x{n}x{k}", m, n, k, kind))
+    m, n, k = AMAX_BENCH_SHAPE
+    plains.append(plain(f"bench_{m}x{n}x{k}", m, n, k))
+    plains.append(quantized(f"bench_amax_{m}x{n}x{k}", m, n, k))
     for m, n, k in GATED_BENCH_SHAPES:
         plains.append(gated(f"bench_gated_{m}x{n}x{k}", m, n, k))
         plains.append(gated(f"bench_gated_fp8_{m}x{n}x{k}", m, n, k, io=E4M3, out=BF16))
@@ -330,7 +404,7 @@ def bench_graphs() -> list[Graph]:
 def main(folder: str) -> None:
     out = Path(folder)
     out.mkdir(parents=True, exist_ok=True)
-    makers = (*TEST_GRAPHS, *ANY_STRIDE_GRAPHS, *BLOCK_SCALED_GRAPHS)
+    makers = (*TEST_GRAPHS, *ANY_STRIDE_GRAPHS, *FOLD_GRAPHS, *BLOCK_SCALED_GRAPHS)
     for g in [*(make() for make in makers), *bench_graphs()]:
         (out / f"{g.name}.json").write_text(graph_json.dumps(g), encoding="utf-8")
 

@@ -63,6 +63,11 @@ def _relu(x: torch.Tensor, attrs: Mapping[str, Any]) -> torch.Tensor:
     return torch.where(x > lower, x, lower + slope * (x - lower)).clamp(max=upper)
 
 
+def _amax(x: torch.Tensor, axes: tuple[int, ...]) -> torch.Tensor:
+    """0 of no element, which torch refuses."""
+    return (x.abs().amax if x.numel() else x.sum)(axes, keepdim=True)
+
+
 POINTWISE: dict[str, Callable[..., torch.Tensor]] = {
     "add": lambda a, b, attrs: a + b,
     "bias": lambda a, b, attrs: a + b,
@@ -87,7 +92,7 @@ FOLDS: dict[str, Callable[[torch.Tensor, tuple[int, ...]], torch.Tensor]] = {
     "AVG": lambda x, axes: x.mean(axes, keepdim=True),
     "MIN": lambda x, axes: x.amin(axes, keepdim=True),
     "MAX": lambda x, axes: x.amax(axes, keepdim=True),
-    "AMAX": lambda x, axes: x.abs().amax(axes, keepdim=True),
+    "AMAX": lambda x, axes: _amax(x, axes),
     "NORM1": lambda x, axes: x.abs().sum(axes, keepdim=True),
     "NORM2": lambda x, axes: x.square().sum(axes, keepdim=True).sqrt(),
 }

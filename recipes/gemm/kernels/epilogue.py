@@ -191,3 +191,11 @@ def store_direct(out: cute.Tensor, values: cute.Tensor, block: cutlass.Constexpr
         target = _at(out, place)
         if inside:
             target[0] = values[e]
+
+
+def write_partial(
+    partials: cute.Tensor, tile: Int32, at: Int32, batch: Int32, value: Float32
+) -> None:
+    """Store what a tile left of a reduction for the row or column ``at`` to ``(T, R, L)``."""
+    offset = at.to(Int64) * partials.stride[1] + batch.to(Int64) * partials.stride[2]
+    _at(partials, offset + tile)[0] = value

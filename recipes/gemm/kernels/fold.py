@@ -1,14 +1,16 @@
 """The second step of a reduction: what the tiles of a result left, folded into the output.
 
 Arguments: ``launch, count, partials (T, R, L), out (R, L)``; ``count`` is of how many values each
-output is the fold, tiles with the 64 rows or columns that are theirs counted whole or in part.
+output is the fold, tiles with the rows or columns that are theirs counted whole or in part.
 ``partials`` is fp32 with ``T`` contiguous, ``out`` has any strides; any extents (T = 0 leaves the
 mode's value of none).
 
-Roles: a warp for each output, 8 warps in a block. Lanes take every 32nd of the T values, then fold
-across the warp by shuffles: the same order at every call, and no atomics.
+Roles: a warp for each output, 8 warps in a block, or, where T is long, all 8 for one: there may be
+no more than one output. Lanes take every 32nd or 256th of the T values, then fold across the warp
+by shuffles, and the warps in order: the same order at every call of these extents, and no atomics.
 
-No shared memory. Floor: T R L values are read once, 1/64 or less of what the result has.
+Shared memory: a value for each warp. Floor: T R L values are read once, 1/32 or less of what the
+result has.
 """
 
 from __future__ import annotations
@@ -16,10 +18,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
 from cutlass.base_dsl.enums import AddressSpace
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
+from cutlass.memory import SmemAllocator
 
 from cudnn_aot.recipes.gemm.kernels import operands
 from cudnn_aot.recipes.trace import reductions
@@ -27,6 +31,9 @@ from cudnn_aot.recipes.trace.pointwise import DEVICE
 from cudnn_aot.recipes.trace.template import KernelTemplate
 
 WARP, WARPS = 32, 8
+LONG = 256  # values of an output, beyond which all warps of a block fold them
+SMEM_BYTES = WARPS * 4
+LOADS = 4  # in flight of a lane
 
 
 class FoldTiles:
@@ -39,31 +46,54 @@ class FoldTiles:
     def __call__(
         self, launch: Int32, count: Int64, partials: cute.Tensor, out: cute.Tensor, stream
     ):
-        blocks = cute.ceil_div(out.shape[0], WARPS) * out.shape[1]
+        team = Int32(1)
+        if partials.shape[0] > LONG:
+            team = Int32(WARPS)
+        blocks = cute.ceil_div(out.shape[0], WARPS // team) * out.shape[1]
         if (launch != 0) & (blocks > 0):
-            self.kernel(count, partials, out).launch(
+            self.kernel(count, partials, out, team).launch(
                 grid=[blocks, 1, 1], block=[WARP * WARPS, 1, 1], stream=stream
             )
 
     @cute.kernel
-    def kernel(self, count: Int64, partials: cute.Tensor, out: cute.Tensor):
+    def kernel(self, count: Int64, partials: cute.Tensor, out: cute.Tensor, team: Int32):
         thread, block = cute.arch.thread_idx()[0], cute.arch.block_idx()[0]
-        lane, rows = thread % WARP, out.shape[0]
-        blocks_of_one = cute.ceil_div(rows, WARPS)
+        lane, warp, rows = thread % WARP, thread // WARP, out.shape[0]
+        totals = SmemAllocator().allocate_tensor(Float32, cute.make_layout(WARPS), 16)
+        outputs = WARPS // team  # of a block
+        blocks_of_one = cute.ceil_div(rows, outputs)
         batch = block // blocks_of_one
-        row = (block - batch * blocks_of_one) * WARPS + thread // WARP
+        row = (block - batch * blocks_of_one) * outputs + warp // team
+        total = Float32(self.fold.identity)
         if row < rows:
             start = row.to(Int64) * partials.stride[1] + batch.to(Int64) * partials.stride[2]
-            total = Float32(self.fold.identity)
-            for t in range(lane, partials.shape[0], WARP):
-                value = cute.make_tensor(partials.iterator + (start + t), cute.make_layout(1))[0]
-                total = Float32(self.fold.combine(DEVICE, total, value))
-            total = cute.arch.warp_reduction(total, lambda x, y: self.fold.combine(DEVICE, x, y))
+            first, step, tiles = warp % team * WARP + lane, team * WARP, partials.shape[0]
+            for t in range(first, tiles, step * LOADS):
+                # Clamped, not predicated, so that all loads are in flight together.
+                places = [t + i * step for i in range(LOADS)]
+                values = [
+                    cute.make_tensor(
+                        partials.iterator + (start + cutlass.min(place, tiles - 1)),
+                        cute.make_layout(1),
+                    )[0]
+                    for place in places
+                ]
+                for place, value in zip(places, values, strict=True):
+                    inside = DEVICE.select(place < tiles, value, self.fold.identity)
+                    total = Float32(self.fold.combine(DEVICE, total, inside))
+        total = cute.arch.warp_reduction(total, lambda x, y: self.fold.combine(DEVICE, x, y))
+        if team > 1:
             if lane == 0:
-                value = self.fold.finish(DEVICE, total, count.to(Float32))
-                place = row.to(Int64) * out.stride[0] + batch.to(Int64) * out.stride[1]
-                target = cute.make_tensor(out.iterator + place, cute.make_layout(1))
-                target[0] = value.to(out.element_type)
+                totals[warp] = total
+            cute.arch.sync_threads()
+            total = totals[0]
+            for w in cutlass.range_constexpr(1, WARPS):
+                total = Float32(self.fold.combine(DEVICE, total, totals[w]))
+        if (row < rows) & (lane == 0) & (warp % team == 0):
+            value = self.fold.finish(DEVICE, total, count.to(Float32))
+            place = row.to(Int64) * out.stride[0] + batch.to(Int64) * out.stride[1]
+            target = cute.make_tensor(out.iterator + place, cute.make_layout(1))
+            target[0] = value.to(out.element_type)
 
 
 def fold(params: Mapping[str, Any]) -> KernelTemplate:
@@ -75,4 +105,6 @@ def fold(params: Mapping[str, Any]) -> KernelTemplate:
         operands.named_dtype(params["dtype"]), (rows, batch), strides, memspace=space
     )
     stream = make_fake_stream(use_tvm_ffi_env_stream=True)
-    return KernelTemplate(FoldTiles(params["mode"]), (Int32(1), Int64(1), partials, out, stream), 0)
+    return KernelTemplate(
+        FoldTiles(params["mode"]), (Int32(1), Int64(1), partials, out, stream), SMEM_BYTES
+    )

@@ -136,13 +136,14 @@ def epilogue_outputs(
     epilogue: Mapping[str, Any], extents: Extents, space: AddressSpace, tma: bool
 ) -> list[Any]:
     """One tensor of (M, N, L) per epilogue output; with ``tma``, row-major and described by TMA.
-    One that is reduced has a static stride 0 on the axes that it is reduced along.
+    One that is reduced has a static stride 0 on the axes that it is reduced along instead.
     """
     shape = (extents.m, extents.n, extents.batch)
-    if tma:
-        return [tma_stride(dtype_of(entry), shape, 1) for entry in epilogue["outputs"]]
     return [
-        folded(dtype_of(entry), shape, reduced_axes(entry), space) for entry in epilogue["outputs"]
+        tma_stride(dtype_of(entry), shape, 1)
+        if tma and "reduce" not in entry
+        else folded(dtype_of(entry), shape, reduced_axes(entry), space)
+        for entry in epilogue["outputs"]
     ]
 
 
@@ -162,6 +163,20 @@ def folded(
     """A tensor of any strides that is one value along some axes."""
     stride = tuple(0 if axis in axes else cute.sym_int64() for axis in range(3))
     return make_fake_tensor(dtype, shape, stride, memspace=space)
+
+
+def tiled_outputs(
+    epilogue: Mapping[str, Any], extents: Extents, space: AddressSpace, tma: bool
+) -> list[Any]:
+    """What a kernel of tiles writes: as `epilogue_outputs`, but in place of an output that is
+    reduced its partial values.
+    """
+    outs = epilogue_outputs(epilogue, extents, space, tma)
+    for position, entry in enumerate(epilogue["outputs"]):
+        if axes := reduced_axes(entry):
+            kept = {(0,): extents.n, (1,): extents.m, (0, 1): cute.sym_int()}[axes]
+            outs[position] = partials((cute.sym_int(), kept, extents.batch), space)
+    return outs
 
 
 def partials(shape: tuple[Any, Any, Any], space: AddressSpace) -> Any:

@@ -214,7 +214,7 @@ class SimtMatmul:
             else:
                 at = tile[kept] * TILE + thread
                 if at < block.extents[kept]:
-                    self.write(partials, tile[other], at, block.batch, total)
+                    device_epilogue.write_partial(partials, tile[other], at, block.batch, total)
         if cutlass.const_expr(axes == "mn"):
             cute.arch.sync_threads()
             if thread == 0:
@@ -222,14 +222,8 @@ class SimtMatmul:
                 for i in cutlass.range_constexpr(TILE):
                     total = fold.combine(DEVICE, total, smem[i, 0])
                 across = cute.ceil_div(block.extents[1], TILE)
-                self.write(partials, tile[0] * across + tile[1], Int32(0), block.batch, total)
-
-    def write(
-        self, partials: cute.Tensor, tile: Int32, at: Int32, batch: Int32, value: Float32
-    ) -> None:
-        offset = at.to(Int64) * partials.stride[1] + batch.to(Int64) * partials.stride[2]
-        target = cute.make_tensor(partials.iterator + (offset + tile), cute.make_layout(1))
-        target[0] = value
+                number = tile[0] * across + tile[1]
+                device_epilogue.write_partial(partials, number, Int32(0), block.batch, total)
 
     @cute.jit
     def load(self, t: cute.Tensor, to: cute.Tensor, row0: Int32, k0: Int32, batch: Int32, places):
@@ -251,11 +245,7 @@ def matmul(params: Mapping[str, Any]) -> KernelTemplate:
     space, extents = AddressSpace.gmem, operands.Extents()
     a, *bs = operands.matrices(params, extents, space)
     aux = operands.epilogue_inputs(epilogue, extents, space)
-    outs = operands.epilogue_outputs(epilogue, extents, space, tma=False)
-    for position, entry in enumerate(epilogue["outputs"]):
-        if axes := operands.reduced_axes(entry):
-            kept = {(0,): extents.n, (1,): extents.m, (0, 1): cute.sym_int()}[axes]
-            outs[position] = operands.partials((cute.sym_int(), kept, extents.batch), space)
+    outs = operands.tiled_outputs(epilogue, extents, space, tma=False)
     stream = make_fake_stream(use_tvm_ffi_env_stream=True)
     function = SimtMatmul(a.element_type, params["products"], scales, epilogue)
     aux = [*(scales.tensors(space) if scales else ()), *aux]

@@ -4,6 +4,8 @@ Arguments: ``launch, sm_count, [splits], a (M, K, La), b (N, K, Lb)..., [partial
 scales..., aux..., outs...``. BFLOAT16, HALF, or FP8 of either kind in, fp32 accumulation; M, N, K
 and the batch are run-time values, one kernel serves every shape of a layout class. K >= 1. With
 ``products`` = 2 there are two B, alike, and the chain gets the accumulators of both; no split-K.
+In place of an output that is reduced stand its partial values (T, R, L), see ``sm90_folds.py``,
+which ``fold.py`` folds.
 
 Roles of a CTA (threads):
 
@@ -38,14 +40,15 @@ promote, or half as many: within 192 together. 256-thread CTAs (one math warpgro
 need no exchange.
 
 Shared memory: barriers 1 KB, stages x (tile_m + products x tile_n) rows of 128 bytes, G x SLOTS x
-8 KB of staging, (W - 1) / W of the tile in fp32 to exchange, within 232448 bytes: 4 stages at
-128 x 256, 6 at 128 x 128, 8 at 64 x 128.
+8 KB of staging, (W - 1) / W of the tile in fp32 to exchange, and G x 1 KB where something is
+reduced along M, within 232448 bytes: 4 stages at 128 x 256, 6 at 128 x 128, 8 at 64 x 128. The
+largest tiles leave 2 KB of it.
 
 Epilogue: a block of output columns at a time, 64, or 32 with a FLOAT output: up to 128 bytes of a
 row. The chain runs on accumulator registers and the results go to a staging slot (stmatrix for
 16-bit outputs). ``store`` "tma": TMA stores the slot and clips at the edges, except where a row of
 the result is no multiple of 16 bytes, whose last block is stored by elements; "direct": all blocks
-are, to any strides.
+are, to any strides. Values to reduce are folded in fp32 ahead of that.
 
 Split-K in a cluster: a grid of one cluster per tile, so that nothing is exchanged twice. CTA r
 finishes the r-th of W shares of the columns; sums are added in a fixed order. K >= W k tiles.
@@ -148,6 +151,8 @@ class Sm90Matmul:
         config = self.config
         scales, rest = rest[: self.num_scales], rest[self.num_scales :]
         aux, outs = rest[: self.num_inputs], rest[self.num_inputs :]
+        stored = tuple(outs[o] for o in config.stored)
+        folded = tuple(outs[o] for o in config.folded)
         tile_m, tile_n, tile_k = config.tile
         size_m, size_n, size_k = config.cluster
         a_layout, b_layout = self.math.operand_layouts()
@@ -164,11 +169,13 @@ class Sm90Matmul:
                     cute.select(self.stores.layout(out.element_type), mode=[0, 1]),
                     (GROUP_ROWS, config.block_columns),
                 )
-                for out in outs
+                for out in stored
             ]
             tma_outs = tuple(info[0] for info in made)
             tma_targets = tuple(info[1] for info in made)
-        raster = Raster.of((tile_m, tile_n), (size_m, size_n), outs[0].shape, splits)
+        extents = (a.shape[0], bs[0].shape[0])
+        shape = (*extents, outs[0].shape[2])
+        raster = Raster.of((tile_m, tile_n), (size_m, size_n), shape, splits)
         clusters = items = raster.items
         if cutlass.const_expr(size_k == 1):
             clusters = cutlass.min(items, cutlass.max(sm_count // config.cluster_size, 1))
@@ -180,13 +187,14 @@ class Sm90Matmul:
                 bs_tma,
                 tma_outs,
                 tma_targets,
-                outs,
+                stored,
+                folded,
                 aux,
                 scales,
                 partials,
                 counters,
                 (raster.clusters_m, raster.clusters_n, raster.batches, raster.splits),
-                (outs[0].shape[0], outs[0].shape[1]),
+                extents,
                 clusters,
             ).launch(
                 grid=[clusters * size_m, size_n, size_k],
@@ -218,6 +226,7 @@ class Sm90Matmul:
         tma_outs,
         tma_targets,
         outs,
+        folded,
         aux,
         scales,
         partials,
@@ -244,12 +253,14 @@ class Sm90Matmul:
             for _ in tma_bs
         ]
         staging = smem.allocate(config.staging_bytes, 1024)
-        exchange = None
+        exchange = scratch = None
         if cutlass.const_expr(config.cluster[2] > 1):
             slots = cute.recast_ptr(smem.allocate(config.exchange_bytes, 16), dtype=Int32)
             exchange = (slots, arrived)
             if cute.arch.thread_idx()[0] == 0:
                 cute.arch.mbarrier_init(arrived, 1)
+        if cutlass.const_expr(config.fold_bytes > 0):
+            scratch = cute.recast_ptr(smem.allocate(config.fold_bytes, 16), dtype=Float32)
 
         cluster_layout = cute.make_layout((*config.cluster, 1))
         sharing = config.cluster[0] + config.cluster[1] - 1
@@ -312,11 +323,12 @@ class Sm90Matmul:
                 pipe,
                 s_a,
                 s_bs,
-                staging,
+                (staging, scratch),
                 flag,
                 tma_outs,
                 tma_targets,
                 outs,
+                folded,
                 aux,
                 scales,
                 (partials, counters),
@@ -466,11 +478,12 @@ class Sm90Matmul:
         pipe,
         s_a,
         s_bs,
-        staging,
+        smem,
         flag,
         tma_outs,
         tma_targets,
         outs,
+        folded,
         aux,
         scales,
         workspace,
@@ -538,12 +551,14 @@ class Sm90Matmul:
                 counters = (workspace, flag, raster.splits)
                 if self.splits.over_workspace(accs[0], *counters, thread, view):
                     block = device_epilogue.fetch(config.epilogue, aux, self.stores.block(view, 0))
-                    self.stores.finish(accs, block, staging, tma_outs, tma_targets, outs, aux, view)
+                    targets = (tma_outs, tma_targets, outs, folded)
+                    self.stores.finish(accs, block, smem, *targets, aux, view)
             else:
                 sums = accs
                 if cutlass.const_expr(config.cluster[2] > 1):
                     sums = [self.splits.over_cluster(accs[0], exchange, place[2], thread)]
-                self.stores.finish(sums, fetched, staging, tma_outs, tma_targets, outs, aux, view)
+                targets = (tma_outs, tma_targets, outs, folded)
+                self.stores.finish(sums, fetched, smem, *targets, aux, view)
         cute.arch.cp_async_bulk_wait_group(0, read=True)
 
 
@@ -564,7 +579,7 @@ def matmul(params: Mapping[str, Any]) -> KernelTemplate:
     aux = operands.epilogue_inputs(config.epilogue, extents, space)
     if config.scales is not None:
         aux = [*config.scales.tensors(space), *aux]
-    outs = operands.epilogue_outputs(config.epilogue, extents, space, config.store == "tma")
+    outs = operands.tiled_outputs(config.epilogue, extents, space, config.store == "tma")
     stream = make_fake_stream(use_tvm_ffi_env_stream=True)
     kernel, one = Sm90Matmul(config), Int32(1)
     if not config.split_k:

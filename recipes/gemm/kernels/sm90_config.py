@@ -25,6 +25,7 @@ TURN_BARRIER = 4  # that of math warpgroup g, before its main loop: TURN_BARRIER
 MAX_ACCUMULATORS = 192  # registers of a math thread: the rest of 232 are addresses and epilogue
 PROMOTED_K_TILES = 2  # whose products of FP8 the tensor cores sum: no more than half of the stages
 WARMED_K_TILES = 4  # of B, that are asked for ahead of the end of the kernel before
+GROUP_WARPS = WARPGROUP // 32
 BLOCK_COLUMNS = 64  # of the tile, that the epilogue takes at a time at most
 COLUMNS_STEP = 16  # of what a block finishes of a tile: of one stmatrix
 
@@ -185,14 +186,26 @@ class Config:
         return self.tile[1] // self.cluster[2]
 
     @cached_property
+    def folded(self) -> tuple[int, ...]:
+        """Positions of the outputs that are reduced."""
+        return tuple(o for o, entry in enumerate(self.epilogue["outputs"]) if "reduce" in entry)
+
+    @cached_property
+    def stored(self) -> tuple[int, ...]:
+        """Positions of the outputs that have a value at every place."""
+        every = range(len(self.epilogue["outputs"]))
+        return tuple(o for o in every if o not in self.folded)
+
+    @cached_property
     def out_dtypes(self) -> tuple[type, ...]:
-        return tuple(operands.dtype_of(entry) for entry in self.epilogue["outputs"])
+        """Of the outputs that are stored."""
+        return tuple(operands.dtype_of(self.epilogue["outputs"][o]) for o in self.stored)
 
     @property
     def block_columns(self) -> int:
         """Columns of the tile that the epilogue takes at a time."""
-        widest = max(dtype.width for dtype in self.out_dtypes)
-        return math.gcd(min(STORE_BYTES * 8 // widest, BLOCK_COLUMNS), self.columns)
+        staged = (STORE_BYTES * 8 // dtype.width for dtype in self.out_dtypes)
+        return math.gcd(min((BLOCK_COLUMNS, *staged)), self.columns)
 
     @property
     def stage_bytes(self) -> int:
@@ -209,14 +222,24 @@ class Config:
         return self.math_groups * SLOTS * GROUP_ROWS * STORE_BYTES
 
     @property
+    def fold_bytes(self) -> int:
+        """Of what the warps leave of a block of columns that is reduced along M."""
+        axes = [self.epilogue["outputs"][o]["reduce"]["axes"] for o in self.folded]
+        needed = any("m" in each for each in axes)
+        return self.math_groups * GROUP_WARPS * self.block_columns * 4 if needed else 0
+
+    @property
     def stages(self) -> int:
-        room = SMEM_BYTES - BARRIER_BYTES - self.staging_bytes - self.exchange_bytes
-        return min(room // self.stage_bytes, MAX_STAGES)
+        return min((SMEM_BYTES - self.fixed_bytes) // self.stage_bytes, MAX_STAGES)
+
+    @property
+    def fixed_bytes(self) -> int:
+        """Of shared memory, all but the stages of operands."""
+        return BARRIER_BYTES + self.staging_bytes + self.exchange_bytes + self.fold_bytes
 
     @property
     def smem_bytes(self) -> int:
-        fixed = BARRIER_BYTES + self.staging_bytes + self.exchange_bytes
-        return fixed + self.stages * self.stage_bytes
+        return self.fixed_bytes + self.stages * self.stage_bytes
 
 
 def _chosen(params: Mapping[str, Any], name: str, menu: tuple[Any, ...]) -> Any:

@@ -25,6 +25,7 @@ from cudnn_aot.recipes.gemm.kernels.sm90_config import (
     Config,
     block_pattern,
 )
+from cudnn_aot.recipes.gemm.kernels.sm90_folds import Folds
 from cudnn_aot.recipes.trace.pointwise import DEVICE
 
 
@@ -45,7 +46,7 @@ class Stores:
     """Of one configuration."""
 
     def __init__(self, config: Config):
-        self.config = config
+        self.config, self.folds = config, Folds(config)
 
     def layout(self, dtype: type) -> Any:
         """Shared-memory layout (64, block columns, slots) of one math warpgroup's staged stores."""
@@ -98,9 +99,19 @@ class Stores:
 
     @cute.jit
     def finish(
-        self, accs, fetched, staging, tma_outs, tma_targets, outs, aux, view: cutlass.Constexpr
+        self,
+        accs,
+        fetched,
+        smem,
+        tma_outs,
+        tma_targets,
+        outs,
+        partials,
+        aux,
+        view: cutlass.Constexpr,
     ):
-        """Run the epilogue on the accumulators and store the outputs, a block of columns at a time.
+        """Run the epilogue on the accumulators, a block of columns at a time: store the outputs,
+        and fold those that are reduced. ``smem`` is that of the one and of the other.
 
         The operands of a block are fetched while the one ahead of it is computed. A chain is traced
         once, in a loop that shifts the accumulators down by a block: unrolled, a chain such as GELU
@@ -109,13 +120,17 @@ class Stores:
         config = self.config
         blocks = config.bands * config.columns // config.block_columns
         size = cute.size(accs[0]) // blocks
-        bare = not config.epilogue["nodes"] and not config.epilogue["inputs"]
+        nodes, inputs = config.epilogue["nodes"], config.epilogue["inputs"]
+        bare = not nodes and not inputs and not config.folded
+        staging, scratch = smem
+        running = self.folds.start()
         layout = cute.make_layout(size)
         if cutlass.const_expr(bare or blocks == 1):
             for i in cutlass.range_constexpr(blocks):
                 mine = [cute.make_tensor(acc.iterator + i * size, layout).load() for acc in accs]
                 values = device_epilogue.run(config.epilogue, fetched, mine)
                 here, column = self.step(view, i)
+                self.folds.take(values, running, partials, scratch, here, column)
                 self.store(values, staging, tma_outs, tma_targets, outs, here, column, i)
         else:
             for i in cutlass.range(blocks, unroll=1):
@@ -129,7 +144,14 @@ class Stores:
                     for e in cutlass.range_constexpr(cute.size(acc) - size):
                         flat[e] = flat[e + size]
                 here, column = self.step(view, i)
+                self.folds.take(values, running, partials, scratch, here, column)
                 self.store(values, staging, tma_outs, tma_targets, outs, here, column, i)
+                if cutlass.const_expr(config.bands > 1 and len(config.folded) > 0):
+                    if column == blocks // config.bands - 1:
+                        self.folds.leave(running, partials, scratch, here)
+                        self.folds.reset(running)
+        if cutlass.const_expr(config.bands == 1):
+            self.folds.leave(running, partials, scratch, view)
 
     @cute.jit
     def store(
@@ -149,9 +171,9 @@ class Stores:
         config = self.config
         turns = config.bands * config.columns // config.block_columns * len(config.out_dtypes)
         for o in cutlass.range_constexpr(len(config.out_dtypes)):
-            dtype = config.out_dtypes[o]
-            narrow = cute.make_rmem_tensor((values[o].shape,), dtype)
-            narrow.store(DEVICE.narrow(values[o], dtype))
+            dtype, value = config.out_dtypes[o], values[config.stored[o]]
+            narrow = cute.make_rmem_tensor((value.shape,), dtype)
+            narrow.store(DEVICE.narrow(value, dtype))
             turn = number * len(config.out_dtypes) + o
             staged = self.stage(narrow, staging, turn, turns, view)
             if cutlass.const_expr(config.store == "tma"):

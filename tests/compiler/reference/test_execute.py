@@ -134,6 +134,17 @@ def test_a_right_kernel_is_within_tolerance_and_wrong_ones_are_not(out, k):
     assert allowed.error(shifted, want) > 1.0
 
 
+@pytest.mark.parametrize(
+    ("dtype", "least"),
+    [(data_type.FP8_E4M3, 2.0**-9), (data_type.FP8_E5M2, 2.0**-16), (data_type.HALF, 2.0**-24)],
+)
+def test_a_step_between_numbers_near_zero_is_the_last_rounding_too(dtype, least):
+    allowed = tolerance(dtype, 1)
+    assert allowed.error([least], [0.0]) <= 1.0
+    if dtype is data_type.FP8_E4M3:  # what accumulation allows is less than another
+        assert allowed.error([2 * least], [0.0]) > 1.0
+
+
 def test_error_counts_units_of_the_tolerance_and_catches_poison():
     allowed = Tolerance(relative=0.1, absolute=1.0)
     assert allowed.error([20.0, 0.0], [10.0, 0.0]) == 5.0
