@@ -89,11 +89,16 @@ class Menu:
 
 
 @functools.lru_cache(maxsize=8)
-def menu_for(element_bytes: int, products: int, scaled_columns: int | None = None) -> Menu:
-    """The menu of a class of tiles."""
+def menu_for(
+    element_bytes: int,
+    products: int,
+    scaled_columns: int | None = None,
+    schedules: tuple[tuple[int, int, int, int, int, int], ...] = MENU,
+) -> Menu:
+    """The menu of a class of tiles, of ``schedules`` as `MENU` has them."""
     tile_k = TILE_K_BYTES // element_bytes
     configs, rows = [], []
-    for tile_m, tile_n, cluster_m, cluster_n, splits, split_buf in MENU:
+    for tile_m, tile_n, cluster_m, cluster_n, splits, split_buf in schedules:
         config = GemmConfig(tile_m, tile_n, tile_k, cluster_m, cluster_n, splits, split_buf)
         if config.why_not_for(element_bytes, products, scaled_columns) is None:
             math_cycles = _math_cycles(config, element_bytes, products)

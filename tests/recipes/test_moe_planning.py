@@ -14,9 +14,9 @@ from cudnn_aot.compiler.planning.engine import Refusal
 from cudnn_aot.compiler.planning.plan import plan_graph
 from cudnn_aot.compiler.target.target import load_target
 from cudnn_aot.errors import cudnnGraphNotSupportedError
+from cudnn_aot.recipes.moe.any_stride import MoeSm90AnyStride
 from cudnn_aot.recipes.moe.capability import MODES
 from cudnn_aot.recipes.moe.facts import ROUTE, analyze
-from cudnn_aot.recipes.moe.sm90 import MoeSm90AnyStride
 
 H200, CPU = load_target("h200"), load_target("cpu")
 BF16, FLOAT, INT64 = (getattr(cudnn.data_type, name) for name in ("BFLOAT16", "FLOAT", "INT64"))
