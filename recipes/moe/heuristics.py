@@ -1,12 +1,13 @@
 """Which plans of a grouped matmul to try, best first: tiles by the cost model of matmuls.
 
-Rows are taken to be spread evenly over the experts, so that a launch is a batch of matmuls, one of
-each expert that has rows. Small groups get tiles of 64 rows, of which loads bring what there is;
-columns and the number of experts decide how many tiles there are for the SMs.
+A launch is modelled as a batch of matmuls, one of each expert that has rows. Small groups get tiles
+of 64 rows, of which loads bring what there is; columns and the number of experts decide how many
+tiles there are for the SMs.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from cudnn_aot.compiler.planning.engine import PlanConfig
@@ -49,10 +50,15 @@ def recommend(
 
 
 def as_batch(extents: Mapping[str, int]) -> Extents:
-    """Extents of the batch of matmuls: of as many experts as have rows."""
-    rows = max(extents["rows"], 1)
-    batch = min(max(extents["experts"], 1), rows)
-    return {"batch": batch, "m": -(-rows // batch), "n": extents["n"], "k": extents["k"]}
+    """Extents of the batch of matmuls, where rows choose their experts at random: of as many
+    experts as are chosen, on the mean, and a standard deviation more rows than the mean of those,
+    since a group of a few rows more than a tile takes two.
+    """
+    rows, experts = max(extents["rows"], 1), max(extents["experts"], 1)
+    chosen = max(round(experts * (1 - (1 - 1 / experts) ** rows)), 1)
+    mean = rows / chosen
+    m = min(math.ceil(mean + math.sqrt(mean)), rows)
+    return {"batch": chosen, "m": m, "n": extents["n"], "k": extents["k"]}
 
 
 def _ranges(facts: MoeFacts, sm_count: int, menu: Menu) -> list[Ranges]:

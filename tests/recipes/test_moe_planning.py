@@ -379,7 +379,7 @@ def test_fp8_of_two_types_is_multiplied_and_stored_as_any_type():
 
 
 @pytest.mark.parametrize(
-    ("rows", "tile_m"), [(1, 64), (16, 64), (8 * 64, 64), (8 * 256, 128), (1 << 15, 128)]
+    ("rows", "tile_m"), [(1, 64), (16, 64), (8 * 32, 64), (8 * 256, 128), (1 << 15, 128)]
 )
 def test_rows_of_an_expert_decide_the_tile(tensor_cores, rows, tile_m):
     g = moe_graphs.grouped(rows=rows, k=4096, n=14336, experts=8, offsets=9)

@@ -390,16 +390,20 @@ class Sm90Grouped:
         walk = (first, end, through, base, start, before)
 
         at = cute.arch.popc(cute.arch.vote_ballot_sync(through <= item))
-        of_first = cute.arch.shuffle_sync(first, at)
-        of_end = cute.arch.shuffle_sync(end, at)
+        # What all lanes get alike, but the compiler is told so by this alone.
+        of_first, of_end, of_through, total = (
+            cute.arch.make_warp_uniform(value)
+            for value in (*(cute.arch.shuffle_sync(v, at) for v in (first, end, through)), before)
+        )
+        at = cute.arch.make_warp_uniform(at)
         tiles_m = cute.ceil_div(of_end - of_first, tile_m)
-        among = item - (cute.arch.shuffle_sync(through, at) - tiles_m * tiles_n)
+        among = item - (of_through - tiles_m * tiles_n)
         raster = Raster((tile_m, tile_n), (1, 1), tiles_m, tiles_n, Int32(1), Int32(1))
         tile = raster.locate(among, (0, 0))
         group = base - WARP + at - 1
         if group >= groups:
             group = Int32(NO_ROW)
-        return walk, (item < before, group, of_first + tile.m * tile_m, tile.n, of_end)
+        return walk, (item < total, group, of_first + tile.m * tile_m, tile.n, of_end)
 
     def k_tiles(self, group: Int32, k: Int32) -> Int32:
         """Of a tile: none for rows of no group."""
