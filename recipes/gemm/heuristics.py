@@ -7,13 +7,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cudnn_aot.compiler.planning.engine import PlanConfig
-from cudnn_aot.compiler.planning.ranges import Ranges
+from cudnn_aot.compiler.planning.ranges import Ranges, by_rows
 from cudnn_aot.compiler.target.target import Target
 from cudnn_aot.recipes.gemm import tma
 from cudnn_aot.recipes.gemm.config import GemvConfig, tile_class
 from cudnn_aot.recipes.gemm.facts import GemmFacts
 from cudnn_aot.recipes.gemm.model import PLAIN, Extents, Menu, best_sm90, menu_for, rank_sm90
-from cudnn_aot.recipes.row_ranges import ranges_of
 
 # Engine ids.
 SM90_PERSISTENT, SM90_GEMV, SM90_ANY_STRIDE, SM90_BLOCK_SCALED = 20_000, 20_002, 20_004, 20_005
@@ -102,4 +101,4 @@ def _ranges(
         return few or PlanConfig(engine_id, best_sm90(cases, sm_count, menu))
 
     safe = PlanConfig(engine_id, menu.fallback, "the smallest of everything")
-    return ranges_of(facts.m, facts.symbols, RANGE_ENDS, best, safe)
+    return by_rows(facts.m, facts.symbols, RANGE_ENDS, best, safe)

@@ -11,14 +11,13 @@ import math
 from collections.abc import Mapping, Sequence
 
 from cudnn_aot.compiler.planning.engine import PlanConfig
-from cudnn_aot.compiler.planning.ranges import Ranges
+from cudnn_aot.compiler.planning.ranges import Ranges, by_rows
 from cudnn_aot.compiler.target.target import Target
 from cudnn_aot.recipes.gemm.lowering import DTYPE_BYTES
 from cudnn_aot.recipes.gemm.model import Extents, Menu, best_sm90, menu_for, rank_sm90
 from cudnn_aot.recipes.moe import tma
 from cudnn_aot.recipes.moe.config import MoeConfig
 from cudnn_aot.recipes.moe.facts import MoeFacts
-from cudnn_aot.recipes.row_ranges import ranges_of
 
 SM90_PERSISTENT = 20_102
 # As the model has them. What wins ties first: smaller tiles.
@@ -72,4 +71,4 @@ def _ranges(facts: MoeFacts, sm_count: int, menu: Menu) -> list[Ranges]:
 
     safe = PlanConfig(SM90_PERSISTENT, MoeConfig(*menu.fallback.tile), "the smallest of everything")
     experts = facts.extents["experts"]
-    return ranges_of(facts.rows, facts.symbols, [experts * end for end in RANGE_ENDS], best, safe)
+    return by_rows(facts.rows, facts.symbols, [experts * end for end in RANGE_ENDS], best, safe)
