@@ -39,8 +39,11 @@ def grouped(
     name: str = "",
     weight_major: str = "n",
     weight_type: Any = None,
+    pitch: int = 1,
 ) -> Graph:
-    """``rows`` routed rows, which GATHER reads from, and COMBINE adds into, ``tokens``."""
+    """``rows`` routed rows, which GATHER reads from, and COMBINE adds into, ``tokens``. Rows of
+    every matrix are ``pitch`` elements apart, or a multiple.
+    """
     g = cudnn.pygraph(
         name=name or f"grouped_{mode.lower()}",
         io_data_type=io,
@@ -48,10 +51,18 @@ def grouped(
         compute_data_type=FLOAT,
         symbols=symbols,
     )
-    token = g.tensor(name="token", dim=[1, tokens if mode == "GATHER" else rows, k])
+
+    def step(width: Any) -> Any:
+        return -(-width // pitch) * pitch if pitch > 1 else width
+
+    height = tokens if mode == "GATHER" else rows
+    token = g.tensor(name="token", dim=[1, height, k])
     weight = g.tensor(name="weight", dim=[experts, k, n], data_type=weight_type or io)
+    if pitch > 1:
+        token.set_stride([height * step(k), step(k), 1])
+        weight.set_stride([k * step(n), step(n), 1])
     if weight_major == "k":
-        weight.set_stride([k * n, 1, k])
+        weight.set_stride([n * step(k), 1, step(k)])
     first = g.tensor(name="first_token_offset", dim=[offsets, 1, 1], data_type=integers)
     places = {
         name: g.tensor(name=name, dim=[1, rows, 1], data_type=integers)
@@ -61,6 +72,8 @@ def grouped(
         places["top_k_scores"] = g.tensor(name="top_k_scores", dim=[1, tokens, top_k])
     y = g.moe_grouped_matmul(token, weight, first, **places, mode=mode, top_k=top_k)
     y.set_output(True).set_data_type(out or io).set_name("y")
+    if pitch > 1:
+        y.set_stride([rows * step(n), step(n), 1])
     return g
 
 
@@ -79,7 +92,6 @@ TEST_GRAPHS: tuple[Callable[[], Graph], ...] = (
 # What the tensor cores take, and mostly none of the tests above: of each mode, rows that end
 # anywhere, K and N of no whole tiles, more segments than a warp has lanes, groups of a row or none.
 TENSOR_CORE_GRAPHS: tuple[Callable[[], Graph], ...] = (
-    lambda: grouped(name="groups_tma", rows=400, k=136, n=200, experts=8, offsets=8),
     lambda: grouped(
         name="groups_tma_any_m", rows="M", k=200, n=264, offsets=5, symbols=ANY_M, weight_major="k"
     ),
@@ -98,6 +110,21 @@ TENSOR_CORE_GRAPHS: tuple[Callable[[], Graph], ...] = (
     lambda: grouped(
         name="groups_tma_fp8_any_m", rows="M", k=272, n=144, experts=8, offsets=9, io=E4M3,
         symbols=ANY_M, weight_major="k",
+    ),
+    lambda: grouped(  # rows that end within 16 bytes
+        name="groups_tma_pitch", rows=500, k=203, n=331, experts=6, offsets=6, pitch=16,
+        weight_major="k",
+    ),
+    lambda: grouped(
+        "SCATTER", name="groups_tma_scatter_pitch", rows=500, k=85, n=107, out=FLOAT, pitch=16
+    ),
+    lambda: grouped(
+        name="groups_tma_fp8_large", rows=3000, k=400, n=528, experts=3, offsets=4, io=E4M3,
+        out=BF16, weight_major="k",
+    ),
+    lambda: grouped(
+        "GATHER", name="groups_tma_gather_large", rows=3000, k=328, n=520, experts=3, offsets=3,
+        tokens=500,
     ),
     lambda: grouped(
         "GATHER", name="groups_tma_gather", rows=600, k=136, n=200, tokens=90, integers=INT64
