@@ -12,6 +12,7 @@ from table_model import declared
 
 import cudnn_aot as cudnn
 from cudnn_aot import _native
+from cudnn_aot.compiler.planning import manifest
 from cudnn_aot.compiler.planning.engine import Refusal
 from cudnn_aot.compiler.planning.manifest import OPT_IN_VARIABLE
 from cudnn_aot.compiler.planning.plan import plan_graph
@@ -133,7 +134,8 @@ def test_what_no_engine_takes_is_declined_with_its_reason(build, reason):
 
 @pytest.fixture
 def tensor_cores(monkeypatch):
-    monkeypatch.setenv(OPT_IN_VARIABLE, "moe.sm90.persistent")
+    _, slot = manifest.engine_for_id(SM90_PERSISTENT)
+    monkeypatch.setenv(OPT_IN_VARIABLE, slot.name if slot.opt_in else "0")
 
 
 def test_the_gpu_engine_serves():

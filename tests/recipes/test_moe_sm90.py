@@ -37,8 +37,8 @@ FORMS = {
     },
     1: {
         (128, 256): {"mode": "GATHER", **FP8},
-        (128, 224): {"mode": "NONE", **FP8},
-        (128, 192): {"mode": "SCATTER", **FP8, "out": "FLOAT"},
+        (128, 224): {"mode": "SCATTER", **FP8},
+        (128, 192): {"mode": "NONE", **FP8, "out": "FLOAT"},
         (128, 160): {"mode": "NONE", **FP8, "out": "FP8_E4M3"},
         (128, 128): {"mode": "GATHER", **FP8, "store": "direct"},
         (128, 96): {"mode": "NONE", **FP8},

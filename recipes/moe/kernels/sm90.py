@@ -25,10 +25,10 @@ Pipelines:
 
 * operands: producer -> math, ``stages`` deep. Full: the bytes of TMA and one arrival, and for
   GATHER one more of each producer warp. WGMMA reads shared memory through another proxy than
-  cp.async writes it: a warp waits until its copies of a stage are there, ``LAG`` stages after it
-  issued them, fences, and then arrives. The consumers free a stage when they have issued the next:
-  that they never wait for each other takes a lag of ``stages`` - 2 at most; a few less, and the
-  math warpgroups have stages in hand. Empty: one arrival per math warp.
+  cp.async writes it: a warp waits until its copies of a stage are there, a ``lag`` of stages after
+  it issued them, fences, and then arrives. The consumers free a stage when they have issued the
+  next: that no side waits for the other takes a lag of ``stages`` - 2 at most; with half as many,
+  the math warpgroups have stages in hand. Empty: one arrival per math warp.
 * stores: staging slots of each math warpgroup, as in the matmul.
 
 Both sides walk the same tiles, and step through k tiles of each alike: none for rows of no group,
@@ -39,7 +39,7 @@ leaves 224 to math.
 
 Stores: 64 rows that all belong to the group by TMA, if the layout of the result allows that; others
 row by row, 16 bytes a thread, or by elements where rows are not aligned to that. For SCATTER each
-thread looks its (up to 4) target rows up before the main loop.
+thread loads where its (up to 4) rows go ahead of the main loop.
 
 Preconditions, checked by the compiled wrapper: token, weight and with ``store`` "tma" the output
 have 16-byte aligned bases, unit stride on their major axis (K for token, N for the output) and
@@ -111,8 +111,22 @@ class RowStores(Stores):
         self.chunks = config.block_columns // self.wide  # of a row of a block
         self.passes = GROUP_ROWS * self.chunks // WARPGROUP
 
+    def my_rows(self, row0: Int32, thread: Int32, group: Int32) -> list[Int32]:
+        """The routed rows that this thread stores chunks of, of the tile from ``row0`` on."""
+        first = row0 + group * GROUP_ROWS + thread % WARPGROUP // self.chunks
+        return [first + i * (WARPGROUP // self.chunks) for i in range(self.passes)]
+
+    def fetch_targets(
+        self, row0: Int32, end: Int32, route, thread: Int32, group: Int32
+    ) -> list[tuple]:
+        """Issue the loads of what says where those rows go; past the end, of the last row."""
+        if self.mode != "SCATTER":
+            return [()] * self.passes
+        rows = [cutlass.min(row, end - 1) for row in self.my_rows(row0, thread, group)]
+        return [tuple(element(each, row) for each in route[:2]) for row in rows]
+
     def rows_view(
-        self, row0: Int32, column: Int32, end: Int32, route, out, thread: Int32, group: Int32
+        self, row0: Int32, column: Int32, end: Int32, route, fetched, out, thread, group
     ) -> RowView:
         """What this thread finishes of the tile of rows ``row0`` to ``end`` of a group."""
         zero, (rows, n) = Int32(0), (out.shape[0], out.shape[1])
@@ -121,28 +135,22 @@ class RowStores(Stores):
         first = row0 + group * GROUP_ROWS
         # TMA clips at the end of the result.
         whole = (first + GROUP_ROWS <= end) | ((end == rows) & (first < end))
-        step = WARPGROUP // self.chunks
-        targets = tuple(
-            self.target(route, first + view.lane // self.chunks + i * step, end, rows)
-            for i in range(self.passes)
-        )
+        mine = zip(self.my_rows(row0, thread, group), fetched, strict=True)
+        targets = tuple(self.target(route, row, end, given, rows) for row, given in mine)
         return RowView(
             view.tile, view.group, view.lane, view.rows, view.block, view.extents,
             row0, whole, targets,
         )  # fmt: skip
 
-    @cute.jit
-    def target(self, route, row: Int32, end: Int32, rows: Int32) -> Int32:
+    def target(self, route, row: Int32, end: Int32, fetched: tuple, rows: Int32) -> Int32:
         """The row of the result for a routed row; negative past the group, or for no row."""
-        target = Int32(NO_ROW)
-        if row < end:
-            target = row
-            if cutlass.const_expr(self.mode == "SCATTER"):
-                index, slot = (element(each, row).to(Int64) for each in route[:2])
-                place = index * route[2] + slot
-                is_row = (place >= 0) & (place < rows.to(Int64))
-                target = Int32(cutlass.select_(is_row, place.to(Int32), Int32(NO_ROW)))
-        return target
+        is_row, target = row < end, row
+        if self.mode == "SCATTER":
+            index, slot = (value.to(Int64) for value in fetched)
+            place = index * route[2] + slot
+            is_row = is_row & (place >= 0) & (place < rows.to(Int64))
+            target = place.to(Int32)
+        return Int32(cutlass.select_(is_row, target, Int32(NO_ROW)))
 
     @cute.jit
     def put(
@@ -580,12 +588,13 @@ class Sm90Grouped:
         walk, tile = self.find(self.start(), item, offsets, outs[0], groups)
         while tile[0]:
             _, expert, row0, column, end = tile
-            view = self.stores.rows_view(row0, column, end, route, outs[0], thread, group)
+            # They fly while the tile is multiplied.
+            fetched = self.stores.fetch_targets(row0, end, route, thread, group)
             k_tiles = self.k_tiles(expert, k)
             if cutlass.const_expr(config.promotes):
                 span = (Int32(0), k_tiles)
                 read, release = self.math.promote(
-                    pipe, start, accumulate, [acc], r_a, [r_b], (), view, span, read, release
+                    pipe, start, accumulate, [acc], r_a, [r_b], (), None, span, read, release
                 )
             else:
                 if k_tiles > 0:
@@ -597,6 +606,7 @@ class Sm90Grouped:
                     release.advance()
                 else:
                     acc.fill(0.0)
+            view = self.stores.rows_view(row0, column, end, route, fetched, outs[0], thread, group)
             self.stores.finish([acc], [], staging, tma_outs, tma_targets, outs, (), view)
             item = item + step
             walk, tile = self.find(walk, item, offsets, outs[0], groups)
