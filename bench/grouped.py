@@ -11,6 +11,7 @@ are those of touched weights, tokens and results, each once. Errors are relative
 from __future__ import annotations
 
 import argparse
+import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -28,11 +29,12 @@ Launch = Callable[[int], object]
 
 @dataclass(frozen=True)
 class Operands:
-    """Token (R, K), weight (E, N, K), offsets (E + 1,) and the result (R, N)."""
+    """Token (R, K), weight (E, N, K), offsets (E + 1,), also as numbers, and the result (R, N)."""
 
     token: torch.Tensor
     weight: torch.Tensor
     offsets: torch.Tensor
+    edges: tuple[int, ...]
     y: torch.Tensor
 
     @staticmethod
@@ -43,14 +45,13 @@ class Operands:
         for matrix in weight:  # one after the other: fp32 of all may not fit
             matrix.copy_(torch.randn(n, k, device="cuda") * (1.0 if kind == "fp8" else k**-0.5))
         counts = torch.randint(0, experts, (rows,)).bincount(minlength=experts)
-        offsets = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)]).int().cuda()
+        offsets = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)]).int()
         y = torch.full((rows, n), float("nan"), device="cuda", dtype=torch.bfloat16)
-        return Operands(token, weight, offsets, y)
+        return Operands(token, weight, offsets.cuda(), tuple(offsets.tolist()), y)
 
     def groups(self) -> Iterator[tuple[int, slice]]:
         """The experts that have rows, and those rows."""
-        edges = self.offsets.tolist()
-        for expert, (start, end) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
+        for expert, (start, end) in enumerate(itertools.pairwise(self.edges)):
             if end > start:
                 yield expert, slice(start, end)
 
