@@ -4,7 +4,7 @@
 #
 #   scripts/collect_gpu_host.sh FOLDER [--every-config]
 #
-# --every-config adds a store with every schedule of the GEMM kernel, which takes minutes.
+# --every-config adds a store with every schedule of the kernels that have some, which takes minutes.
 # GPU_HOST_PYTHON (default 3.12) is the Python version of that machine.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -26,6 +26,11 @@ echo "graphs of public programs"
 mapfile -t peer_graphs < <(python tests/support/graph_tables.py)
 cudnn-aot build "${peer_graphs[@]}" --target h200 --store "$folder/peer" --allow-declined all
 cudnn-aot verify --store "$folder/peer"
+echo "grouped matmuls of the bench"
+# Apart for the same reason.
+python tests/support/moe_graphs.py "$folder/grouped_graphs" bench
+cudnn-aot build "$folder"/grouped_graphs/*.json --target h200 --store "$folder/grouped"
+cudnn-aot verify --store "$folder/grouped"
 if [[ ${2:-} == --every-config ]]; then
   python tests/support/config_store.py "$folder/configs"
 fi

@@ -77,6 +77,7 @@ if ((bench)); then
   for script in bench/gemm.py bench/tensor_cores.py bench/launch.py; do
     step "$script" "$python" "$script" --store "$folder/store"
   done
+  step bench/grouped.py "$python" bench/grouped.py --store "$folder/grouped"
 fi
 
 printf '\n== result\n'

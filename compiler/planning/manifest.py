@@ -54,6 +54,7 @@ class Family:
         heuristics: ``(kind, facts, offered ids, target) -> [PlanConfig | Ranges | BACKEND]``.
         validator: ``(graph) -> None``, raises for what breaks a rule of the family beyond those of
             its ops; may be empty.
+        borrows: the packages of other families that these modules import.
     """
 
     name: str
@@ -63,13 +64,14 @@ class Family:
     heuristics: str
     engines: tuple[EngineSlot, ...]
     validator: str = ""
+    borrows: tuple[str, ...] = ()
 
     @property
     def packages(self) -> tuple[str, ...]:
         """The packages under ``recipes`` that it is made of."""
         hooks = [self.analyzer, self.heuristics, self.validator]
         hooks += [slot.factory for slot in self.engines]
-        return tuple(sorted({hook.partition(".")[0] for hook in hooks if hook}))
+        return tuple(sorted({hook.partition(".")[0] for hook in hooks if hook} | {*self.borrows}))
 
     def engine_id(self, slot: EngineSlot) -> int:
         return self.base_id + slot.offset
@@ -105,9 +107,11 @@ FAMILIES: tuple[Family, ...] = (
         analyzer="moe.facts:analyze",
         heuristics="moe.heuristics:recommend",
         engines=(
-            EngineSlot(0, "moe.sm90.any_stride", "moe.sm90:MoeSm90AnyStride"),
+            EngineSlot(0, "moe.sm90.any_stride", "moe.any_stride:MoeSm90AnyStride"),
             EngineSlot(1, "moe.host.blocked", "moe.host:MoeHostBlocked"),
+            EngineSlot(2, "moe.sm90.persistent", "moe.sm90:MoeSm90Persistent"),
         ),
+        borrows=("gemm",),
     ),
 )
 

@@ -34,6 +34,12 @@ from cudnn_aot.compiler.graph.tensor import Tensor
 _ACCUMULATION = 2.0**-20  # 16 steps of fp32 per sqrt(K)
 _FP8 = (data_type.FP8_E4M3, data_type.FP8_E5M2)
 _FP8_SUM = 2.0**-9  # of a sum: some steps of 14 bits
+# Whose FP8 products tensor cores sum: op, and the port of an operand.
+_SUMMED = (
+    ("matmul", "A"),
+    ("moe_grouped_matmul", "token"),
+    ("block_scale_dequantize", "input"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +138,7 @@ def tolerances(graph: Graph, symbols: Mapping[str, int] | None = None) -> dict[i
         if any(
             node.op == op and node.inputs[port].data_type in _FP8
             for node in nodes
-            for op, port in (("matmul", "A"), ("block_scale_dequantize", "input"))
+            for op, port in _SUMMED
         ):
             narrow += _FP8_SUM
         result[output.uid] = Tolerance(base.relative + 2 * narrow, base.absolute + 4 * narrow)

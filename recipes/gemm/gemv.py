@@ -40,7 +40,7 @@ class GemvCapability(GemmCapability):
         if facts.majors() != ("k", "k"):
             return f"A and B are {'/'.join(facts.majors() or ('no', 'no'))}-major, want k/k"
         for operand, axis in ((facts.a, -1), (facts.b, -2)):
-            if reason := tma.why_not_operand(operand, axis, facts):
+            if reason := tma.why_not_operand(operand, axis, facts.symbols):
                 return reason
         if not lowering.is_multiple(facts.k, K_MULTIPLE, facts.symbols):
             return f"K is {facts.k}, want a multiple of {K_MULTIPLE}"

@@ -4,12 +4,10 @@ the cost model of `model` for more.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
-from cudnn_aot.compiler.graph.extents import Symbol, SymExpr
 from cudnn_aot.compiler.planning.engine import PlanConfig
-from cudnn_aot.compiler.planning.ranges import Range, Ranges
+from cudnn_aot.compiler.planning.ranges import Ranges, by_rows
 from cudnn_aot.compiler.target.target import Target
 from cudnn_aot.recipes.gemm import tma
 from cudnn_aot.recipes.gemm.config import GemvConfig, tile_class
@@ -99,41 +97,11 @@ def _ranges(
     engine_id: int, offered: Sequence[int], facts: GemmFacts, sm_count: int, menu: Menu
 ) -> list[Ranges]:
     """One plan for all of a symbolic M, with a schedule per range; none where one does for all."""
-    if not isinstance(facts.m, SymExpr) or len(facts.m.symbols) != 1:
-        return []
-    (name,) = facts.m.symbols
-    symbol = facts.symbols[name]
-    step = symbol.multiple_of
-    ends = [end // facts.m.coef // step * step for end in RANGE_ENDS]
-    # A range of the value 0 alone would be a schedule for no rows.
-    ends = [end for end in dict.fromkeys(ends) if max(symbol.min, 1) <= end < symbol.max]
-    ends.append(symbol.max)
-    parts: list[tuple[int, int, PlanConfig, list[int]]] = []
-    low = symbol.min
-    for high in ends:
-        values = _samples(symbol, low, high)
+
+    def best(values: Sequence[int], name: str) -> PlanConfig:
         cases = [facts.extents_at({name: value}) for value in values]
-        best = _few_rows(cases, offered, facts) or PlanConfig(
-            engine_id, best_sm90(cases, sm_count, menu)
-        )
-        if parts and parts[-1][2] == best:
-            low, _, _, earlier = parts.pop()
-            values = earlier + values
-        parts.append((low, high, best, values))
-        low = high + 1
-    if len(parts) == 1:
-        return []
+        few = _few_rows(cases, offered, facts)
+        return few or PlanConfig(engine_id, best_sm90(cases, sm_count, menu))
+
     safe = PlanConfig(engine_id, menu.fallback, "the smallest of everything")
-    ranges = []
-    for low, high, best, values in parts:
-        why = best.why or f"the model's best at {name}={', '.join(map(str, values))}"
-        plan = PlanConfig(best.engine_id, best.knobs, why)
-        ranges.append(Range(((name, low, high),), plan, () if plan == safe else (safe,)))
-    return [Ranges(tuple(ranges), f"the best for each of {len(parts)} ranges of {name}")]
-
-
-def _samples(symbol: Symbol, low: int, high: int) -> list[int]:
-    """The hint, if it lies in the range, else both ends and the middle."""
-    if symbol.hint is not None and low <= symbol.hint <= high:
-        return [symbol.hint]
-    return list(dict.fromkeys([low, math.isqrt(max(low, 1) * high), high]))
+    return by_rows(facts.m, facts.symbols, RANGE_ENDS, best, safe)

@@ -120,11 +120,14 @@ def menu_for(
     products: int,
     scaled_columns: int | None = None,
     has_chain: bool = False,
+    schedules: tuple[tuple[int, ...], ...] = MENU,
 ) -> Menu:
-    """The menu of a class of tiles, for plain results or for what a chain is applied to."""
+    """The menu of a class of tiles, for plain results or for what a chain is applied to; of
+    ``schedules`` as `MENU` has them.
+    """
     tile_k = TILE_K_BYTES // element_bytes
     configs, rows = [], []
-    for row in MENU:
+    for row in schedules:
         config = GemmConfig(*row[:2], tile_k, *row[2:])
         if has_chain and config.pingpong:
             accumulators = products * config.tile_m * config.tile_n // 128

@@ -8,8 +8,9 @@ TMA out gets no branch with it.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from cudnn_aot.compiler.graph.extents import Symbol
 from cudnn_aot.compiler.planning import expressions as ex
 from cudnn_aot.recipes.gemm import lowering
 from cudnn_aot.recipes.gemm.facts import GemmFacts
@@ -82,7 +83,7 @@ def why_not(facts: GemmFacts, outputs: Sequence[Operand]) -> str | None:
     for operand, axis in matrices(facts, axes):
         if operand.stride[axis] != 1:
             return f"{operand.name!r} is not contiguous along the axis that {facts.b.name!r} is"
-        if reason := why_not_operand(operand, axis, facts):
+        if reason := why_not_operand(operand, axis, facts.symbols):
             return reason
     for output in outputs:
         if output.stride[-1] != 1:
@@ -117,16 +118,16 @@ def why_never(facts: GemmFacts) -> str | None:
 
 def may_store(outputs: Sequence[Operand], facts: GemmFacts) -> bool:
     """Whether TMA may store all of these."""
-    return all(why_not_operand(operand, -1, facts) is None for operand in outputs)
+    return all(why_not_operand(operand, -1, facts.symbols) is None for operand in outputs)
 
 
-def why_not_operand(operand: Operand, unit_axis: int, facts: GemmFacts) -> str | None:
+def why_not_operand(operand: Operand, unit_axis: int, symbols: Mapping[str, Symbol]) -> str | None:
     """None where the declared strides fit a descriptor, else the reason."""
     for axis in stepped_axes(operand, unit_axis):
         stride = operand.stride[axis]
         if stride == 0:
             return f"stride of {operand.name!r} on axis {axis} is 0"
-        if not lowering.is_multiple(stride, step_elements(operand), facts.symbols):
+        if not lowering.is_multiple(stride, step_elements(operand), symbols):
             verb = "is not" if isinstance(stride, int) else "need not be"
             return (
                 f"stride {stride} of {operand.name!r} on axis {axis} {verb} "

@@ -16,9 +16,10 @@ MODES = ("NONE", "GATHER", "SCATTER")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoeCapability(Capability[MoeFacts]):
-    """``dtypes`` are those of token and weight, and of the output; sums are fp32."""
+    """``dtypes`` are those of token and weight; sums are fp32."""
 
     dtypes: tuple[str, ...] = DTYPES
+    out_dtypes: tuple[str, ...] = DTYPES
     layouts: tuple[str, ...] = ("any strides",)
     features: tuple[str, ...] = (
         f"modes {', '.join(MODES)}",
@@ -33,9 +34,12 @@ class MoeCapability(Capability[MoeFacts]):
         token, weight, out = facts.token.dtype, facts.weight.dtype, facts.out.dtype
         if token != weight and not {token, weight} <= set(FP8_DTYPES):
             return f"token is {token} and weight is {weight}, want the same dtype"
-        for name, dtype in (("token", token), ("output", out)):
-            if dtype not in self.dtypes:
-                return f"{name} is {dtype}, want one of {'/'.join(self.dtypes)}"
+        for name, dtype, wanted in (
+            ("token", token, self.dtypes),
+            ("output", out, self.out_dtypes),
+        ):
+            if dtype not in wanted:
+                return f"{name} is {dtype}, want one of {'/'.join(wanted)}"
         if facts.compute_dtype != "FLOAT":
             return f"compute data type {facts.compute_dtype} is not FLOAT"
         if facts.groups is None:

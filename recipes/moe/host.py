@@ -22,4 +22,4 @@ class MoeHostBlocked(Engine):
     caps = (MoeCapability(kind="cpu"),)
 
     def lower(self, facts: MoeFacts, knobs: Any, target: Target) -> Lowering | Refusal:
-        return lowering.lower(facts, TEMPLATE, "blocked", target)
+        return lowering.lower(facts, target, lowering.Branch("blocked", TEMPLATE))

@@ -1,5 +1,5 @@
-"""From facts of a grouped matmul to the launch table that its engines share: one branch, whose last
-step is the kernel.
+"""From facts of a grouped matmul to the launch table that its engines share: branches, of which the
+first that a call fits runs a kernel, after one that zeroes the output where that is needed.
 
 Kernels see token ``(T, K)``, weight ``(N, K, E)``, the vectors of offsets and of what routes rows,
 and out ``(R, N)``.
@@ -7,36 +7,64 @@ and out ``(R, N)``.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from cudnn_aot.cache.spec import kernel_spec
+from cudnn_aot.cache.spec import KernelSpec, kernel_spec
 from cudnn_aot.compiler.graph.extents import Extent, extent_expr
 from cudnn_aot.compiler.planning import expressions as ex
 from cudnn_aot.compiler.planning.engine import Lowering
 from cudnn_aot.compiler.target.target import Target
+from cudnn_aot.recipes.gemm.lowering import batch_stride
 from cudnn_aot.recipes.moe.facts import MoeFacts
 from cudnn_aot.recipes.operand import Operand, bounds
 
 Json = dict[str, Any]
 
 
-def lower(
-    facts: MoeFacts, template: str, branch: str, target: Target, zero: str | None = None
-) -> Lowering:
-    """The plan whose branch ``branch`` runs the kernel that ``template`` makes, after that of
-    ``zero`` where there is one.
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A branch of the plan.
+
+    Attributes:
+        template: of the kernel.
+        guard: which calls it takes of those that no branch before it does.
+        params: of the template, beside those that every template has.
+        head: the kernel's arguments behind ``launch``, ahead of those that all kernels have.
+        zero: the template of a kernel that goes before it, which zeroes the output.
     """
+
+    name: str
+    template: str
+    guard: ex.Predicate = True
+    params: Mapping[str, Any] = field(default_factory=dict)
+    head: tuple[Json, ...] = ()
+    zero: str | None = None
+
+
+def lower(facts: MoeFacts, target: Target, *branches: Branch) -> Lowering:
+    """The plan of these branches; the last one takes every call."""
     launch: list[Json] = [{"arg": "launch"}] if target.kind == "cuda" else []
-    runs = [(template, _params(facts), _arguments(facts))]
-    if zero is not None:
-        runs.insert(0, (zero, {"out_dtype": facts.out.dtype}, [_view(facts.out, 1, 2)]))
-    kernels = tuple(kernel_spec(name, params, target) for name, params, _ in runs)
-    steps: list[Json] = [
-        {"step": "kernel", "kernel": number, "args": launch + args}
-        for number, (_, _, args) in enumerate(runs)
-    ]
-    branches = {"empty": (_is_empty(facts), []), branch: (True, steps)}
-    kept = {name: row for name, row in branches.items() if row[0] is not False}
+    kernels: list[KernelSpec] = []
+
+    def step(template: str, params: Json, arguments: list[Json]) -> Json:
+        spec = kernel_spec(template, params, target)
+        if spec not in kernels:
+            kernels.append(spec)
+        return {"step": "kernel", "kernel": kernels.index(spec), "args": launch + arguments}
+
+    rows: list[tuple[str, ex.Predicate, list[Json]]] = [("empty", _is_empty(facts), [])]
+    for branch in branches:
+        steps = []
+        if branch.zero is not None:
+            steps.append(
+                step(branch.zero, {"out_dtype": facts.out.dtype}, [_view(facts.out, 1, 2)])
+            )
+        params = {**_params(facts), **branch.params}
+        steps.append(step(branch.template, params, [*branch.head, *_arguments(facts)]))
+        rows.append((branch.name, branch.guard, steps))
+    kept = [row for row in rows if row[1] is not False]
     symbols = {
         name: {"min": symbol.min, "max": symbol.max, "multiple_of": symbol.multiple_of}
         for name, symbol in sorted(facts.symbols.items())
@@ -47,10 +75,10 @@ def lower(
         "symbols": symbols,
         "operands": [_entry(each, each.uid == facts.out.uid) for each in facts.operands()],
         "checks": _agreements(facts),
-        "dispatch": [{"when": guard, "branch": name} for name, (guard, _) in kept.items()],
-        "branches": {name: {"workspace": [], "steps": steps} for name, (_, steps) in kept.items()},
+        "dispatch": [{"when": guard, "branch": name} for name, guard, _ in kept],
+        "branches": {name: {"workspace": [], "steps": steps} for name, _, steps in kept},
     }
-    return Lowering(kernels, table)
+    return Lowering(tuple(kernels), table)
 
 
 def _params(facts: MoeFacts) -> Json:
@@ -106,13 +134,19 @@ def _arguments(facts: MoeFacts) -> list[Json]:
     arguments: list[Json] = [
         {"arg": "int", "value": facts.groups},
         _view(facts.token, 1, 2),
-        _view(facts.weight, 2, 1, 0),
+        _weight(facts.weight),
         _view(facts.offsets, 0),
         *(_view(operand, 1) for operand in facts.route),
     ]
     if facts.mode == "SCATTER":
         arguments.append({"arg": "int", "value": facts.top_k})
     return [*arguments, _view(facts.out, 1, 2)]
+
+
+def _weight(weight: Operand) -> Json:
+    """With one expert there is no step to the next."""
+    view = _view(weight, 2, 1, 0)
+    return view | {"stride": [*view["stride"][:2], batch_stride(weight)]}
 
 
 def _view(operand: Operand, *axes: int) -> Json:

@@ -34,7 +34,8 @@ def test_every_row_of_every_engine_is_there() -> None:
 def test_a_row_is_judged_as_planning_judges_it(target: str) -> None:
     judged = {row.name: row.why_not for row in engine_rows(load_target(target))}
     names = ("persistent", "gemv", "any_stride")
-    serving = {f"gemm.sm90.{name}" for name in names} | {"moe.sm90.any_stride"}
+    serving = {f"gemm.sm90.{name}" for name in names}
+    serving |= {"moe.sm90.any_stride", "moe.sm90.persistent"}
     if target == "cpu":
         serving = {"gemm.host.blocked", "moe.host.blocked"}
     assert {name for name, reason in judged.items() if reason is None} == serving
@@ -71,6 +72,7 @@ def test_the_command() -> None:
         "gemm.sm90.any_stride": True,
         "moe.sm90.any_stride": True,
         "moe.host.blocked": False,
+        "moe.sm90.persistent": True,
     }
     assert json.loads(run_cli("targets", "--engines", "--json").stdout)["target"] is None
     assert_one_line_error(run_cli("targets", "--engines", "h2000"), 2, "h2000", "h200")

@@ -1,4 +1,4 @@
-"""No knob changes a result: every schedule of the GEMM kernel against an fp32 reference.
+"""No knob changes a result: every schedule of every kernel against an fp32 reference.
 
 The store comes from ``CUDNN_AOT_TEST_CONFIG_STORE`` (see ``tests/support/config_store.py``), which
 is not built by default.
@@ -17,7 +17,7 @@ from torch_reference import addresses, assert_close, execute, operands
 from cudnn_aot import runtime
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.compiler.formats import graph_json
-from cudnn_aot.recipes.gemm.config import GemmConfig
+from cudnn_aot.recipes.gemm.config import GemmConfig, GemvConfig
 
 VARIABLE = "CUDNN_AOT_TEST_CONFIG_STORE"
 CONFIGS = config_store.every()
@@ -41,9 +41,9 @@ def graph_of(reader, name):
 
 
 def branch_of(config) -> str:
-    if not isinstance(config, GemmConfig):
+    if isinstance(config, GemvConfig):
         return "gemv"
-    return "split_k" if config.split_buf else "tma"
+    return "split_k" if isinstance(config, GemmConfig) and config.split_buf else "tma"
 
 
 def test_the_store_has_every_config(every_config):

@@ -27,6 +27,7 @@ def graphs():
             *gemm_graphs.FOLD_GRAPHS,
             *gemm_graphs.BLOCK_SCALED_GRAPHS,
             *moe_graphs.TEST_GRAPHS,
+            *moe_graphs.TENSOR_CORE_GRAPHS,
         )
     ]
     for pattern in ("gemm_*", "bmm_*"):

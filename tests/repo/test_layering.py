@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from cudnn_aot.compiler.planning.manifest import FAMILIES
+
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("compiler", "cache", "runtime", "cli", "recipes")
 
@@ -111,6 +113,7 @@ ALLOWED_EXACTLY = {
     ("cudnn_aot.compiler.build.provenance", "cudnn_aot"),
 }
 # Kernel templates are run by compile workers, which may know nothing but them and the DSL.
+RECIPES = "cudnn_aot.recipes."
 KERNELS = ("cudnn_aot.recipes.trace", "cudnn_aot.errors")
 
 
@@ -144,6 +147,20 @@ def within(module: str, package: str) -> bool:
     return module == package or module.startswith(package + ".")
 
 
+def kernel_packages(name: str) -> list[str]:
+    """Where a kernel module may import kernels from: its package, and those that the families of
+    that package borrow from.
+    """
+    own = name.split(".kernels")[0]
+    borrowed = {
+        other
+        for family in FAMILIES
+        for other in family.borrows
+        if own.rpartition(".")[2] in family.packages
+    }
+    return [f"{package}.kernels" for package in (own, *sorted(RECIPES + each for each in borrowed))]
+
+
 @pytest.mark.parametrize(("name", "path"), modules(), ids=lambda value: str(value).split("/")[-1])
 def test_imports_point_one_way(name: str, path: Path) -> None:
     owner = max((prefix for prefix in ALLOWED if within(name, prefix)), key=len, default=None)
@@ -151,11 +168,24 @@ def test_imports_point_one_way(name: str, path: Path) -> None:
         return
     allowed = (owner, *ALLOWED[owner])
     if ".kernels" in name:
-        allowed = (name.split(".kernels")[0] + ".kernels", *KERNELS)
+        allowed = (*kernel_packages(name), *KERNELS)
     for module in sorted(imports_of(name, path)):
         if (name, module) in ALLOWED_EXACTLY:
             continue
         assert any(within(module, prefix) for prefix in allowed), f"{name} imports {module}"
+
+
+def test_a_family_borrows_from_every_other_whose_modules_it_imports() -> None:
+    """A plan is named by the sources of its family's packages."""
+    homes = {family.name: family for family in FAMILIES}
+    for name, path in modules():
+        family = homes.get(name.removeprefix(RECIPES).split(".")[0])
+        if family is None or not name.startswith(RECIPES):
+            continue
+        for module in imports_of(name, path):
+            other = module.removeprefix(RECIPES).split(".")[0]
+            if module.startswith(RECIPES) and other in homes:
+                assert other in family.packages, f"{name} imports {module}"
 
 
 def test_only_kernel_modules_import_the_dsl() -> None:

@@ -1,5 +1,5 @@
-"""A store with one plan per schedule of the GEMM engines for Hopper, each under the names of its
-graph and plan.
+"""A store with one plan per schedule of the engines for Hopper, each under the names of its graph
+and plan.
 
 ``python tests/support/config_store.py STORE [--jobs N] [--splits 1,2,4,7]`` compiles what is
 missing, on a machine without a GPU. ``tests/gpu/test_every_config.py`` runs them all.
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import gemm_graphs
+import moe_graphs
 
 from cudnn_aot.cache.canonical import canonical_bytes, canonical_digest
 from cudnn_aot.cache.compile import CompilerPool, compile_cached
@@ -29,6 +30,8 @@ from cudnn_aot.compiler.target.target import load_target
 from cudnn_aot.recipes.gemm.config import SM90_CLUSTERS, SM90_TILES, GemmConfig, GemvConfig
 from cudnn_aot.recipes.gemm.heuristics import SM90_GEMV
 from cudnn_aot.recipes.gemm.sm90 import FEW_ROWS
+from cudnn_aot.recipes.moe.config import MoeConfig
+from cudnn_aot.recipes.moe.heuristics import SM90_PERSISTENT as MOE_PERSISTENT
 
 TARGET = "h200"
 ENGINE = 20_000
@@ -38,7 +41,8 @@ SPLITS = (1, 2, 4, 7)
 
 def graphs() -> dict[str, Graph]:
     """By name, of each class of tiles one: any M, an N of no whole tiles, K of 13 steps of 64; and
-    one of few rows, whose A comes in smaller loads.
+    one of few rows, whose A comes in smaller loads. Of grouped matmuls one of each mode and size of
+    elements.
     """
     any_m, few = {"M": {"min": 0, "max": 4096}}, {"M": {"min": 0, "max": FEW_ROWS}}
     e4m3, e5m2 = gemm_graphs.E4M3, gemm_graphs.E5M2
@@ -53,10 +57,34 @@ def graphs() -> dict[str, Graph]:
         gemm_graphs.quantized("folds_fp8", "M", 336, 832, io=e4m3, symbols=any_m),
         gemm_graphs.block_scaled("blocks", "M", 328, 832, symbols=any_m),
         gemm_graphs.block_gated("blocks_gated", "M", 328, 832, symbols=any_m),
+        *(
+            moe_graphs.grouped(
+                mode,
+                name=name,
+                rows="M",
+                n=328,
+                k=832,
+                experts=5,
+                offsets=6,
+                tokens=700,
+                io=moe_graphs.E4M3 if size == 1 else moe_graphs.BF16,
+                out=moe_graphs.BF16,
+                weight_major="k",
+                top_k=1,
+                symbols=any_m,
+            )
+            for name, (mode, size) in GROUPED.items()
+        ),
     )
     return {graph.name: graph for graph in made}
 
 
+# Mode, and bytes of an element.
+GROUPED = {
+    f"grouped_{mode.lower()}{'_fp8' * (size == 1)}": (mode, size)
+    for mode in ("NONE", "GATHER", "SCATTER")
+    for size in (2, 1)
+}
 # Bytes of an element, matmuls of one A, and columns that have one scale.
 TILE_CLASSES: dict[str, tuple[int, int, int | None]] = {
     "chain": (2, 1, None),
@@ -111,6 +139,11 @@ def every(splits: tuple[int, ...] = SPLITS) -> list[tuple[str, int, Any]]:
         ("few", ENGINE, config)
         for config in configs(splits)
         if config.cluster_n == 1 and not config.split_buf
+    ]
+    plans += [
+        (name, MOE_PERSISTENT, config)
+        for name, (_, size) in GROUPED.items()
+        for config in MoeConfig.measured(size)
     ]
     return plans + [("chain", SM90_GEMV, config) for config in gemvs()]
 

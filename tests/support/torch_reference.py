@@ -342,7 +342,7 @@ def tolerance(graph: Graph, tensor: Any, bound: Mapping[int, Any]) -> tuple[floa
         a = node.inputs["A" if node.op == "matmul" else "token"]
         if a.uid in bound:
             atol = max(atol, ACCUMULATION * bound[a.uid].shape[-1] ** 0.5)
-    ports = {"matmul": "A", DEQUANTIZE: "input"}
+    ports = {"matmul": "A", "moe_grouped_matmul": "token", DEQUANTIZE: "input"}
     if any(
         node.op in ports and node.inputs[ports[node.op]].data_type.name in FP8
         for node in graph.nodes
@@ -364,13 +364,18 @@ def assert_close(graph: Graph, bound: Mapping[int, Any]) -> None:
     for tensor in graph.outputs():
         if bound.get(tensor.uid) is None:
             continue
-        rtol, atol = tolerance(graph, tensor, bound)
-        got = bound[tensor.uid].double()
-        want = expected[tensor.uid].expand(got.shape)
-        worst = ((got - want).abs() - (atol + rtol * want.abs())).nan_to_num(math.inf)
-        worst = worst.masked_fill((got == want) | (got.isnan() & want.isnan()), 0.0)
-        assert worst.numel() == 0 or worst.max().item() <= 0, (
-            f"{graph.name}: output {tensor.name!r} is off by more than the tolerance at "
-            f"{(worst > 0).sum().item()} of {worst.numel()} elements, "
-            f"worst excess {worst.max().item():.3g}"
-        )
+        assert_within(graph, tensor, bound, expected[tensor.uid])
+
+
+def assert_within(graph: Graph, tensor: Any, bound: Mapping[int, Any], want: torch.Tensor) -> None:
+    """An output equals ``want``, or what that is in the output's type, within the tolerance."""
+    rtol, atol = tolerance(graph, tensor, bound)
+    got = bound[tensor.uid].double()
+    want = _saturated(want, TORCH_DTYPE[tensor.data_type.name]).expand(got.shape)
+    worst = ((got - want).abs() - (atol + rtol * want.abs())).nan_to_num(math.inf)
+    worst = worst.masked_fill((got == want) | (got.isnan() & want.isnan()), 0.0)
+    assert worst.numel() == 0 or worst.max().item() <= 0, (
+        f"{graph.name}: output {tensor.name!r} is off by more than the tolerance at "
+        f"{(worst > 0).sum().item()} of {worst.numel()} elements, "
+        f"worst excess {worst.max().item():.3g}"
+    )

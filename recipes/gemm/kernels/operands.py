@@ -99,13 +99,13 @@ class Scales:
         return cute.make_tensor(tensor.iterator + place, cute.make_layout(1))[0]
 
 
-def tma_stride(dtype: type, shape: tuple[Any, Any, Any], unit_axis: int) -> Any:
+def tma_stride(dtype: type, shape: tuple[Any, ...], unit_axis: int) -> Any:
     """A tensor that TMA can describe: unit stride on one axis, the others and the base multiples of
     16 bytes.
     """
     step = TMA_ALIGN_BYTES * 8 // dtype.width
     stride = tuple(
-        1 if axis == unit_axis else cute.sym_int64(divisibility=step) for axis in range(3)
+        1 if axis == unit_axis else cute.sym_int64(divisibility=step) for axis in range(len(shape))
     )
     return make_fake_tensor(dtype, shape, stride, assumed_align=TMA_ALIGN_BYTES)
 

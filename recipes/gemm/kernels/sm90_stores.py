@@ -47,6 +47,9 @@ class Stores:
 
     def __init__(self, config: Config):
         self.config, self.folds = config, Folds(config)
+        nodes, inputs = config.epilogue["nodes"], config.epilogue["inputs"]
+        # Whether blocks of columns are each code of their own: so little of it that it may be.
+        self.unrolls = not nodes and not inputs and not config.folded
 
     def layout(self, dtype: type) -> Any:
         """Shared-memory layout (64, block columns, slots) of one math warpgroup's staged stores."""
@@ -120,12 +123,10 @@ class Stores:
         config = self.config
         blocks = config.bands * config.columns // config.block_columns
         size = cute.size(accs[0]) // blocks
-        nodes, inputs = config.epilogue["nodes"], config.epilogue["inputs"]
-        bare = not nodes and not inputs and not config.folded
         staging, scratch = smem
         running = self.folds.start()
         layout = cute.make_layout(size)
-        if cutlass.const_expr(bare or blocks == 1):
+        if cutlass.const_expr(self.unrolls or blocks == 1):
             for i in cutlass.range_constexpr(blocks):
                 mine = [cute.make_tensor(acc.iterator + i * size, layout).load() for acc in accs]
                 values = device_epilogue.run(config.epilogue, fetched, mine)
@@ -176,16 +177,30 @@ class Stores:
             narrow.store(DEVICE.narrow(value, dtype))
             turn = number * len(config.out_dtypes) + o
             staged = self.stage(narrow, staging, turn, turns, view)
-            if cutlass.const_expr(config.store == "tma"):
-                if self.clips(view, index, dtype):
-                    self.store_tma(tma_outs[o], tma_targets[o], staged, view, index)
-                else:
-                    self.store_elements(outs[o], staged, view, index)
-            else:
-                self.store_elements(outs[o], staged, view, index)
+            self.put(o, staged, tma_outs, tma_targets, outs, view, index)
             if view.lane < 32:
                 # A group per turn, empty where TMA stored nothing: ``stage`` counts turns.
                 cute.arch.cp_async_bulk_commit_group()
+
+    @cute.jit
+    def put(
+        self,
+        o: cutlass.Constexpr,
+        staged,
+        tma_outs,
+        tma_targets,
+        outs,
+        view: cutlass.Constexpr,
+        index,
+    ):
+        """Store a staged block of output ``o``."""
+        if cutlass.const_expr(self.config.store == "tma"):
+            if self.clips(view, index, self.config.out_dtypes[o]):
+                self.store_tma(tma_outs[o], tma_targets[o], staged, view, index)
+            else:
+                self.store_elements(outs[o], staged, view, index)
+        else:
+            self.store_elements(outs[o], staged, view, index)
 
     def clips(self, view: View, index: int, dtype: type) -> Boolean:
         """Whether a TMA store of a block stays inside the result.

@@ -41,7 +41,8 @@ from cutlass.base_dsl.enums import AddressSpace
 from cutlass.cute.runtime import make_fake_stream
 from cutlass.memory import SmemAllocator
 
-from cudnn_aot.recipes.moe.kernels import operands
+from cudnn_aot.recipes.moe.kernels import operands, segments
+from cudnn_aot.recipes.moe.kernels.segments import WARP
 from cudnn_aot.recipes.trace import dtypes
 from cudnn_aot.recipes.trace.pointwise import DEVICE
 from cudnn_aot.recipes.trace.template import KernelTemplate
@@ -58,7 +59,6 @@ from cudnn_aot.recipes.trace.tile import (
     smem_layout,
 )
 
-WARP = 32
 FOUND_BYTES = 16  # of the tile that a block found
 NO_ROW = -1
 
@@ -122,32 +122,16 @@ class SimtGrouped:
 
     @cute.jit
     def find(self, offsets: cute.Tensor, rows: Int32, tile: Int32, lane: Int32, found: cute.Tensor):
-        """One warp: the group, the first row, and the end of the group that a tile of rows is in.
-
-        Segment s ends at ``offsets[s]``, and the last one at the end of the rows; it is group
-        s - 1, if there is such a group. Without a tile, there are no rows.
+        """One warp: the group, the first row, and the end of the group that a tile of rows is in;
+        no rows where there is no such tile.
         """
         count = offsets.shape[0]
         start, before = Int32(0), Int32(0)  # where the next segment starts; tiles up to there
         for base in range(0, count + 1, WARP):
             segment = base + lane
-            end = rows
-            if segment < count:
-                offset = offsets[segment].to(Int64)
-                end = cutlass.min(cutlass.max(offset, Int64(0)), rows.to(Int64)).to(Int32)
-            end = cutlass.max(end, start)
-            for step in cutlass.range_constexpr(5):
-                end = cutlass.max(end, cute.arch.shuffle_sync_up(end, 1 << step))
-            first = cute.arch.shuffle_sync_up(end, 1)
-            if lane == 0:
-                first = start
+            first, end = segments.bounds(offsets, rows, base, start, lane)
             tiles = cute.ceil_div(end - first, TILE)
-            through = tiles
-            for step in cutlass.range_constexpr(5):
-                other = cute.arch.shuffle_sync_up(through, 1 << step)
-                if lane >= 1 << step:
-                    through = through + other
-            through = through + before
+            through = segments.running_sum(tiles, lane) + before
             if (tile < through) & (tile >= through - tiles):
                 found[0] = segment - 1
                 found[1] = first + (tile - (through - tiles)) * TILE

@@ -1,0 +1,665 @@
+"""Persistent grouped matmul of a mixture of experts for Hopper: TMA or gathered rows in, WGMMA.
+
+Arguments: ``launch, sm_count, groups, token (T, K), weight (N, K, E), offsets (C,), route...,
+out (R, N)``. BFLOAT16, HALF, or FP8 of either kind in, fp32 accumulation; every extent is a
+run-time value. What offsets and indices mean, and that nothing outside the operands is touched
+whatever they are, is as in `simt`; NONE and GATHER write zeros to rows of no group, SCATTER writes
+its targets alone, and ``simt.zero`` goes before it.
+
+One launch, and nothing waits for the offsets: each CTA walks a list of tiles that every warp which
+needs it makes of the offsets, 32 segments at a time, and keeps its place in. A tile is up to
+``tile_m`` rows of one group and ``tile_n`` columns. Tiles of a group run together, in the order of
+the matmul's raster, so that those which read the same weights find them in L2.
+
+Roles of a CTA (threads):
+
+* warpgroup 0, producer: its warp 0 issues the TMA loads. Rows of a group are contiguous for NONE
+  and SCATTER: A is loaded from any first row on, ``a_box`` rows at a time, and no box behind the
+  group. For GATHER all four warps copy rows by cp.async, 16 bytes a thread; a row whose index is no
+  token and what lies past K are zero-filled.
+* warpgroups 1..G: math, as in the matmul. Each owns 64 rows of the tile.
+
+Rows of a tile behind its group hold anything: what is computed of them is never stored.
+
+Pipelines:
+
+* operands: producer -> math, ``stages`` deep. Full: the bytes of TMA and one arrival, and for
+  GATHER one more of each producer warp. WGMMA reads shared memory through another proxy than
+  cp.async writes it: a warp waits until its copies of a stage are there, a ``lag`` of stages after
+  it issued them, fences, and then arrives. The consumers free a stage when they have issued the
+  next: that no side waits for the other takes a lag of ``stages`` - 2 at most; with half as many,
+  the math warpgroups have stages in hand. Empty: one arrival per math warp.
+* stores: staging slots of each math warpgroup, as in the matmul.
+
+Both sides walk the same tiles, and step through k tiles of each alike: none for rows of no group,
+which the math warpgroups store zeros to.
+
+FP8, registers, shared memory: as in the matmul; a producer that gathers keeps 56 registers and
+leaves 224 to math.
+
+Stores: 64 rows that all belong to the group by TMA, if the layout of the result allows that; others
+row by row, 16 bytes a thread, or by elements where rows are not aligned to that. For SCATTER each
+thread loads where its (up to 4) rows go ahead of the main loop.
+
+Preconditions, checked by the compiled wrapper: token, weight and with ``store`` "tma" the output
+have 16-byte aligned bases, unit stride on their major axis (K for token, N for the output) and
+multiples of 16 bytes on the others. GATHER: K a multiple of 16 bytes.
+
+Floor, H200: touched weights, tokens and results at 4.2 TB/s, or 2 R N K at about 750 TFLOP/s bf16,
+twice that FP8. A group of few rows costs its weights: 64 experts of 7168 x 2048 bf16 are 1.88 GB,
+447 us.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+import cutlass.pipeline as pipeline
+from cutlass import Boolean, Float32, Int32, Int64
+from cutlass.cute.nvgpu import cpasync, warpgroup
+from cutlass.cute.runtime import make_fake_stream
+from cutlass.memory import SmemAllocator
+
+from cudnn_aot.recipes.gemm.kernels.raster import Raster, Tile
+from cudnn_aot.recipes.gemm.kernels.sm90_config import (
+    GROUP_ROWS,
+    MATH_REGISTERS,
+    PRODUCER_REGISTERS,
+    WARPGROUP,
+    Config,
+)
+from cudnn_aot.recipes.gemm.kernels.sm90_math import Math
+from cudnn_aot.recipes.gemm.kernels.sm90_stores import Stores, View
+from cudnn_aot.recipes.moe.kernels import operands, segments
+from cudnn_aot.recipes.moe.kernels.segments import WARP
+from cudnn_aot.recipes.trace.template import KernelTemplate
+
+PRODUCER_WARPS = WARPGROUP // WARP
+GATHER_PRODUCER_REGISTERS, GATHER_MATH_REGISTERS = 56, 224
+CHUNK_BYTES = 16  # of a row, that a thread copies at a time
+NO_ROW = -1
+
+
+@dataclass(frozen=True)
+class RowView(View):
+    """A view whose rows, tile and extents count from the tile's first row.
+
+    Attributes:
+        row0: that row.
+        whole: whether TMA may store all of the warpgroup's rows.
+        targets: the rows of the result that this thread stores to, row by row; negative for none.
+    """
+
+    row0: Int32
+    whole: Boolean
+    targets: tuple[Int32, ...]
+
+
+class RowStores(Stores):
+    """Stores of tiles that begin at any row, and end where their group does."""
+
+    def __init__(self, config: Config, mode: str):
+        super().__init__(config)
+        self.unrolls = False  # rows that no TMA stores are several times the code
+        self.mode = mode
+        (self.dtype,) = config.out_dtypes
+        self.wide = CHUNK_BYTES * 8 // self.dtype.width  # elements of a chunk
+        self.chunks = config.block_columns // self.wide  # of a row of a block
+        self.passes = GROUP_ROWS * self.chunks // WARPGROUP
+
+    def my_rows(self, row0: Int32, thread: Int32, group: Int32) -> list[Int32]:
+        """The routed rows that this thread stores chunks of, of the tile from ``row0`` on."""
+        first = row0 + group * GROUP_ROWS + thread % WARPGROUP // self.chunks
+        return [first + i * (WARPGROUP // self.chunks) for i in range(self.passes)]
+
+    def fetch_targets(
+        self, row0: Int32, end: Int32, route, thread: Int32, group: Int32
+    ) -> list[tuple]:
+        """Issue the loads of what says where those rows go; past the end, of the last row."""
+        if self.mode != "SCATTER":
+            return [()] * self.passes
+        rows = [cutlass.min(row, end - 1) for row in self.my_rows(row0, thread, group)]
+        return [tuple(element(each, row) for each in route[:2]) for row in rows]
+
+    def rows_view(
+        self, row0: Int32, column: Int32, end: Int32, route, fetched, out, thread, group
+    ) -> RowView:
+        """What this thread finishes of the tile of rows ``row0`` to ``end`` of a group."""
+        zero, (rows, n) = Int32(0), (out.shape[0], out.shape[1])
+        tile = Tile(m=zero, n=column, batch=zero, split=zero, number=zero)
+        view = self.view(tile, (zero, zero, zero), thread, group, (end - row0, n))
+        first = row0 + group * GROUP_ROWS
+        # TMA clips at the end of the result.
+        whole = (first + GROUP_ROWS <= end) | ((end == rows) & (first < end))
+        mine = zip(self.my_rows(row0, thread, group), fetched, strict=True)
+        targets = tuple(self.target(route, row, end, given, rows) for row, given in mine)
+        return RowView(
+            view.tile, view.group, view.band, view.lane, view.rows, view.block, view.extents,
+            row0, whole, targets,
+        )  # fmt: skip
+
+    def target(self, route, row: Int32, end: Int32, fetched: tuple, rows: Int32) -> Int32:
+        """The row of the result for a routed row; negative past the group, or for no row."""
+        is_row, target = row < end, row
+        if self.mode == "SCATTER":
+            index, slot = (value.to(Int64) for value in fetched)
+            place = index * route[2] + slot
+            is_row = is_row & (place >= 0) & (place < rows.to(Int64))
+            target = place.to(Int32)
+        return Int32(cutlass.select_(is_row, target, Int32(NO_ROW)))
+
+    @cute.jit
+    def put(
+        self,
+        o: cutlass.Constexpr,
+        staged,
+        tma_outs,
+        tma_targets,
+        outs,
+        view: cutlass.Constexpr,
+        index,
+    ):
+        """Store a staged block."""
+        if cutlass.const_expr(self.config.store == "tma" and self.mode != "SCATTER"):
+            if view.whole & self.clips(view, index, self.dtype):
+                rows = cute.domain_offset((view.row0, 0, 0), tma_targets[o])
+                self.store_tma(tma_outs[o], rows, staged, view, index)
+            else:
+                self.store_rows(outs[o], staged, view, index)
+        else:
+            self.store_rows(outs[o], staged, view, index)
+
+    @cute.jit
+    def store_rows(self, out: cute.Tensor, staged: cute.Tensor, view: cutlass.Constexpr, index):
+        """Store the rows of a staged block that have a target, a chunk of a row per thread."""
+        atom = cute.make_copy_atom(
+            cute.nvgpu.CopyUniversalOp(), self.dtype, num_bits_per_copy=8 * CHUNK_BYTES
+        )
+        parts = row_chunks(atom, self.chunks, self.wide).get_slice(view.lane).partition_S(staged)
+        n = view.extents[1]
+        column = (view.block + index) * self.config.block_columns
+        column += view.lane % self.chunks * self.wide
+        for i in cutlass.range_constexpr(self.passes):
+            to = view.targets[i]
+            if (to >= 0) & (column < n):
+                part = parts[None, i, 0, 0]
+                chunk = cute.make_rmem_tensor(part.layout.shape, self.dtype)
+                cute.copy(atom, part, chunk)
+                place = to.to(Int64) * out.stride[0] + column.to(Int64) * out.stride[1]
+                if cutlass.const_expr(self.config.store == "tma"):
+                    if column + self.wide <= n:
+                        target = (out.iterator + place).align(CHUNK_BYTES)
+                        cute.copy(atom, chunk, cute.make_tensor(target, part.layout))
+                    else:
+                        self.store_some(out, chunk, place, n - column)
+                else:
+                    self.store_some(out, chunk, place, n - column)
+
+    @cute.jit
+    def store_some(self, out: cute.Tensor, chunk: cute.Tensor, place: Int64, count: Int32):
+        """Store the first ``count`` elements of a chunk, or all."""
+        for e in cutlass.range_constexpr(self.wide):
+            if e < count:
+                target = out.iterator + (place + e * out.stride[1])
+                cute.make_tensor(target, cute.make_layout(1))[0] = chunk[e]
+
+
+class Sm90Grouped:
+    """The traced host and device functions of one configuration."""
+
+    def __init__(self, mode: str, config: Config):
+        self.mode, self.config = mode, config
+        self.math, self.stores = Math(config), RowStores(config, mode)
+        self.gathers = mode == "GATHER"
+        self.lag = config.stages // 2 - 1
+        self.registers = (
+            (GATHER_PRODUCER_REGISTERS, GATHER_MATH_REGISTERS)
+            if self.gathers
+            else (PRODUCER_REGISTERS, MATH_REGISTERS)
+        )
+
+    @cute.jit
+    def __call__(
+        self,
+        launch: Int32,
+        sm_count: Int32,
+        groups: Int32,
+        token: cute.Tensor,
+        weight: cute.Tensor,
+        offsets: cute.Tensor,
+        stream,
+        *rest,
+    ):
+        if launch != 0:
+            self.launch(sm_count, groups, token, weight, offsets, rest[:-1], rest[-1], stream)
+
+    @cute.jit
+    def launch(
+        self,
+        sm_count: Int32,
+        groups: Int32,
+        token: cute.Tensor,
+        weight: cute.Tensor,
+        offsets: cute.Tensor,
+        route,
+        out: cute.Tensor,
+        stream,
+    ):
+        config = self.config
+        tile_m, tile_n, tile_k = config.tile
+        _, b_layout = self.math.operand_layouts()
+        tma_b, b = tma_load(weight, b_layout, (tile_n, tile_k))
+        tma_as, a = (), token
+        if cutlass.const_expr(not self.gathers):
+            a_box = self.math.operand_layout(config.a_box, config.a_major, config.a_dtype)
+            tma_a, a = tma_load(token, a_box, (config.a_box, tile_k))
+            tma_as = (tma_a,)
+        # The stores are those of a matmul, whose result has a batch.
+        out = cute.make_tensor(
+            out.iterator, cute.make_layout((*out.shape, 1), stride=(*out.stride, 0))
+        )
+        tma_outs = tma_targets = ()
+        if cutlass.const_expr(config.store == "tma" and self.mode != "SCATTER"):
+            info = cpasync.make_tiled_tma_atom(
+                cpasync.CopyBulkTensorTileS2GOp(),
+                out,
+                cute.select(self.stores.layout(out.element_type), mode=[0, 1]),
+                (GROUP_ROWS, config.block_columns),
+            )
+            tma_outs, tma_targets = (info[0],), (info[1],)
+        rows, n = out.shape[0], out.shape[1]
+        tiles_m = cutlass.min(rows, cute.ceil_div(rows, tile_m) + offsets.shape[0])
+        blocks = cutlass.min(tiles_m * cute.ceil_div(n, tile_n), cutlass.max(sm_count, 1))
+        if blocks > 0:
+            self.kernel(
+                tma_as,
+                a,
+                tma_b,
+                b,
+                tma_outs,
+                tma_targets,
+                out,
+                offsets,
+                route,
+                groups,
+                blocks,
+            ).launch(
+                grid=[blocks, 1, 1],
+                block=[config.threads, 1, 1],
+                min_blocks_per_mp=1,
+                stream=stream,
+                use_pdl=True,
+            )
+
+    @cute.kernel
+    def kernel(
+        self,
+        tma_as,
+        a: cute.Tensor,
+        tma_b: cute.CopyAtom,
+        b: cute.Tensor,
+        tma_outs,
+        tma_targets,
+        out: cute.Tensor,
+        offsets: cute.Tensor,
+        route,
+        groups: Int32,
+        blocks: Int32,
+    ):
+        config = self.config
+        warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+        if warp == 0:
+            for atom in (*tma_as, tma_b, *tma_outs):
+                cpasync.prefetch_descriptor(atom)
+
+        smem = SmemAllocator()
+        barriers = smem.allocate_array(Int64, 2 * config.stages)
+        a_layout, b_layout = self.math.operand_layouts()
+        s_a = smem.allocate_tensor(config.a_dtype, a_layout.outer, 1024, a_layout.inner)
+        s_b = smem.allocate_tensor(config.b_dtype, b_layout.outer, 1024, b_layout.inner)
+        staging = smem.allocate(config.staging_bytes, 1024)
+        pipe = pipeline.PipelineTmaAsync.create(
+            barrier_storage=barriers,
+            num_stages=config.stages,
+            producer_group=pipeline.CooperativeGroup(
+                pipeline.Agent.Thread, 1 + PRODUCER_WARPS * self.gathers
+            ),
+            consumer_group=pipeline.CooperativeGroup(
+                pipeline.Agent.Thread, config.math_groups * (WARPGROUP // WARP)
+            ),
+            tx_count=config.stage_bytes,
+            cta_layout_vmnk=cute.make_layout((1, 1, 1, 1)),
+            defer_sync=True,
+        )
+        pipeline.pipeline_init_arrive(cluster_shape_mn=config.cluster, is_relaxed=True)
+        pipeline.pipeline_init_wait(cluster_shape_mn=config.cluster)
+        # Nothing of what the kernel before wrote is read, and nothing that it reads is written,
+        # ahead of this. The next one may set itself up on what SMs are free.
+        cute.arch.griddepcontrol_wait()
+        cute.arch.griddepcontrol_launch_dependents()
+
+        if warp < PRODUCER_WARPS:
+            if cutlass.const_expr(config.math_groups > 1):
+                cute.arch.setmaxregister_decrease(self.registers[0])
+            if cutlass.const_expr(self.gathers):
+                self.gather(pipe, a, s_a, (tma_b, b, s_b), offsets, route, out, groups, blocks)
+            elif warp == 0:
+                self.produce(pipe, (*tma_as, a, s_a), (tma_b, b, s_b), offsets, out, groups, blocks)
+        else:
+            if cutlass.const_expr(config.math_groups > 1):
+                cute.arch.setmaxregister_increase(self.registers[1])
+            self.consume(
+                pipe,
+                (s_a, s_b),
+                staging,
+                (tma_outs, tma_targets, (out,)),
+                offsets,
+                route,
+                b.shape[1],
+                groups,
+                blocks,
+            )
+
+    # --- the walk over tiles, which every warp that needs it makes for itself ---
+
+    def start(self) -> tuple[Int32, ...]:
+        """Ahead of the first segments."""
+        return tuple(Int32(0) for _ in range(6))
+
+    @cute.jit
+    def find(self, walk, item: Int32, offsets: cute.Tensor, out: cute.Tensor, groups: Int32):
+        """A warp's next tile, for items that ascend: ``(is a tile, group, its first row, its place
+        among the tiles of columns, the group's end)``, and the walk so far. The group is negative
+        for rows of none.
+
+        The walk is of the 32 segments of base - 32 on: each lane has the first row and the end of
+        one, and the number of items up to it; and where what is behind them starts, and the number
+        of items up to there.
+        """
+        tile_m, tile_n, _ = self.config.tile
+        first, end, through, base, start, before = walk
+        lane = cute.arch.lane_idx()
+        rows, tiles_n = out.shape[0], cute.ceil_div(out.shape[1], tile_n)
+        while (before <= item) & (base <= offsets.shape[0]):
+            first, end = segments.bounds(offsets, rows, base, start, lane)
+            items = cute.ceil_div(end - first, tile_m) * tiles_n
+            if cutlass.const_expr(self.mode == "SCATTER"):
+                group = base + lane - 1
+                if (group < 0) | (group >= groups):
+                    items = Int32(0)
+            through = segments.running_sum(items, lane) + before
+            start = cute.arch.shuffle_sync(end, WARP - 1)
+            before = cute.arch.shuffle_sync(through, WARP - 1)
+            base = base + WARP
+        walk = (first, end, through, base, start, before)
+
+        at = cute.arch.popc(cute.arch.vote_ballot_sync(through <= item))
+        # What all lanes get alike, but the compiler is told so by this alone.
+        of_first, of_end, of_through, total = (
+            cute.arch.make_warp_uniform(value)
+            for value in (*(cute.arch.shuffle_sync(v, at) for v in (first, end, through)), before)
+        )
+        at = cute.arch.make_warp_uniform(at)
+        tiles_m = cute.ceil_div(of_end - of_first, tile_m)
+        among = item - (of_through - tiles_m * tiles_n)
+        raster = Raster((tile_m, tile_n), (1, 1), tiles_m, tiles_n, Int32(1), Int32(1))
+        tile = raster.locate(among, (0, 0))
+        group = base - WARP + at - 1
+        if group >= groups:
+            group = Int32(NO_ROW)
+        return walk, (item < total, group, of_first + tile.m * tile_m, tile.n, of_end)
+
+    def k_tiles(self, group: Int32, k: Int32) -> Int32:
+        """Of a tile: none for rows of no group."""
+        tiles = cute.ceil_div(k, self.config.tile[2])
+        return Int32(cutlass.select_(group >= 0, tiles, Int32(0)))
+
+    # --- producers ---
+
+    def b_tiles(self, operand_b) -> tuple[Any, Any]:
+        """Stages of B, and tiles (columns, k, expert) that TMA loads to them."""
+        _, tile_n, tile_k = self.config.tile
+        tma_b, b, s_b = operand_b
+        return cpasync.tma_partition(
+            tma_b,
+            0,
+            cute.make_layout(1),
+            cute.group_modes(s_b, 0, 2),
+            cute.group_modes(cute.local_tile(b, (tile_n, tile_k), (None, None, None)), 0, 2),
+        )
+
+    @cute.jit
+    def produce(self, pipe, operand_a, operand_b, offsets, out, groups: Int32, step: Int32):
+        """Producer warp: fill the stages of every tile of this CTA, in order."""
+        tile_m, _, tile_k = self.config.tile
+        a_box = self.config.a_box
+        row_bytes = tile_k * self.config.a_dtype.width // 8
+        tma_a, a, s_a = operand_a
+        tma_b, b, _ = operand_b
+        boxes_of_a = cute.group_modes(cute.local_tile(s_a, (a_box, tile_k), (None, 0, None)), 0, 2)
+        to_b, from_b = self.b_tiles(operand_b)
+        state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, self.config.stages)
+        item = cute.arch.block_idx()[0]
+        walk, tile = self.find(self.start(), item, offsets, out, groups)
+        while tile[0]:
+            _, group, row0, column, end = tile
+            rows_of_a = cute.local_tile(
+                cute.domain_offset((row0, 0), a), (a_box, tile_k), (None, None)
+            )
+            to_a, from_a = cpasync.tma_partition(
+                tma_a, 0, cute.make_layout(1), boxes_of_a, cute.group_modes(rows_of_a, 0, 2)
+            )
+            tile_b = from_b[None, column, None, cutlass.max(group, 0) % b.shape[2]]
+            boxes = cute.ceil_div(cutlass.min(end - row0, tile_m), a_box)
+            brought = self.config.stage_bytes - (tile_m - boxes * a_box) * row_bytes
+            for k in range(self.k_tiles(group, a.shape[1])):
+                full = pipe.producer_get_barrier(state)
+                pipe.sync_object_empty.wait(state.index, state.phase)
+                with cute.arch.elect_one():
+                    cute.arch.mbarrier_arrive_and_expect_tx(full, brought)
+                for box in range(boxes):
+                    cute.copy(
+                        tma_a, from_a[None, box, k], to_a[None, box, state.index], tma_bar_ptr=full
+                    )
+                cute.copy(tma_b, tile_b[None, k], to_b[None, state.index], tma_bar_ptr=full)
+                state.advance()
+            item = item + step
+            walk, tile = self.find(walk, item, offsets, out, groups)
+
+    @cute.jit
+    def gather(
+        self,
+        pipe,
+        token: cute.Tensor,
+        s_a: cute.Tensor,
+        operand_b,
+        offsets,
+        route,
+        out,
+        groups: Int32,
+        step: Int32,
+    ):
+        """Producer warpgroup: A by cp.async from the rows that the index names, B by TMA."""
+        config = self.config
+        tile_m, tile_n, tile_k = config.tile
+        dtype = config.a_dtype
+        wide = CHUNK_BYTES * 8 // dtype.width
+        chunks = tile_k // wide
+        rows_at_once = WARPGROUP // chunks
+        passes = tile_m // rows_at_once
+        b_bytes = tile_n * tile_k * config.b_dtype.width // 8
+        thread = cute.arch.thread_idx()[0]
+        warp = cute.arch.make_warp_uniform(thread // WARP)
+        atom = cute.make_copy_atom(
+            cpasync.CopyG2SOp(cpasync.LoadCacheMode.GLOBAL),
+            dtype,
+            num_bits_per_copy=8 * CHUNK_BYTES,
+        )
+        to_a = row_chunks(atom, chunks, wide).get_slice(thread).partition_D(s_a)
+        tma_b, b, _ = operand_b
+        to_b, from_b = self.b_tiles(operand_b)
+        sources = cute.make_rmem_tensor((passes,), Int64)
+        inside = cute.make_rmem_tensor((1,), Boolean)
+        state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
+        # Stages that this warp has not arrived at yet, and the next of them.
+        late = Int32(0)
+        ready = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
+        item = cute.arch.block_idx()[0]
+        walk, tile = self.find(self.start(), item, offsets, out, groups)
+        while tile[0]:
+            _, group, row0, column, end = tile
+            row = row0 + thread // chunks
+            for i in cutlass.range_constexpr(passes):
+                sources[i] = self.source(route[0], row + i * rows_at_once, end, token)
+            live = cute.ceil_div(end - row0, rows_at_once)
+            tile_b = from_b[None, column, None, cutlass.max(group, 0) % b.shape[2]]
+            at = thread % chunks * wide
+            for k in range(self.k_tiles(group, token.shape[1])):
+                pipe.sync_object_empty.wait(state.index, state.phase)
+                if warp == 0:
+                    full = pipe.producer_get_barrier(state)
+                    with cute.arch.elect_one():
+                        cute.arch.mbarrier_arrive_and_expect_tx(full, b_bytes)
+                    cute.copy(tma_b, tile_b[None, k], to_b[None, state.index], tma_bar_ptr=full)
+                k0 = k * tile_k + at
+                for i in cutlass.range_constexpr(passes):
+                    if i < live:
+                        to = to_a[None, i, 0, state.index]
+                        inside[0] = (sources[i] >= 0) & (k0 < token.shape[1])
+                        place = Int64(cutlass.select_(inside[0], sources[i] + k0, Int64(0)))
+                        source = (token.iterator + place).align(CHUNK_BYTES)
+                        cute.copy(atom, cute.make_tensor(source, to.layout), to, pred=inside)
+                cute.arch.cp_async_commit_group()
+                state.advance()
+                late = late + 1
+                if late > self.lag:
+                    cute.arch.cp_async_wait_group(self.lag)
+                    self.arrive(pipe, ready)
+                    ready.advance()
+                    late = late - 1
+            item = item + step
+            walk, tile = self.find(walk, item, offsets, out, groups)
+        cute.arch.cp_async_wait_group(0)
+        for _ in range(late):
+            self.arrive(pipe, ready)
+            ready.advance()
+
+    @cute.jit
+    def arrive(self, pipe, ready):
+        """A warp whose copies to a stage are there says so."""
+        cute.arch.fence_proxy("async.shared", space="cta")
+        cute.arch.sync_warp()
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive(pipe.producer_get_barrier(ready))
+
+    @cute.jit
+    def source(self, index: cute.Tensor, row: Int32, end: Int32, token: cute.Tensor) -> Int64:
+        """Where the row of token starts that a routed row reads, in elements; negative past the
+        group, or for no token.
+        """
+        source = Int64(NO_ROW)
+        if row < end:
+            found = element(index, row).to(Int64)
+            if (found >= 0) & (found < token.shape[0].to(Int64)):
+                source = found * token.stride[0]
+        return source
+
+    # --- math ---
+
+    @cute.jit
+    def consume(self, pipe, operands_in_smem, staging, stored, offsets, route, k, groups, step):
+        """Math warpgroups: multiply, then finish the tile."""
+        config = self.config
+        thread = cute.arch.thread_idx()[0] - WARPGROUP
+        group = cute.arch.make_warp_uniform(thread // WARPGROUP)
+        tma_outs, tma_targets, outs = stored
+        start, accumulate = self.math.tiled_mma(False), self.math.tiled_mma(True)
+        lane = accumulate.get_slice(group * WARPGROUP)
+        r_a = accumulate.make_fragment_A(lane.partition_A(operands_in_smem[0]))
+        r_b = accumulate.make_fragment_B(lane.partition_B(operands_in_smem[1]))
+        acc = cute.make_rmem_tensor(accumulate.partition_shape_C(config.tile[:2]), Float32)
+        read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
+        release = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
+        item = cute.arch.block_idx()[0]
+        walk, tile = self.find(self.start(), item, offsets, outs[0], groups)
+        while tile[0]:
+            _, expert, row0, column, end = tile
+            # They fly while the tile is multiplied.
+            fetched = self.stores.fetch_targets(row0, end, route, thread, group)
+            k_tiles = self.k_tiles(expert, k)
+            if cutlass.const_expr(config.promotes):
+                span = (Int32(0), k_tiles)
+                read, release = self.math.promote(
+                    pipe, start, accumulate, [acc], r_a, [r_b], (), None, span, read, release
+                )
+            else:
+                if k_tiles > 0:
+                    read, release = self.math.accumulate(
+                        pipe, start, accumulate, [acc], r_a, [r_b], k_tiles, read, release
+                    )
+                    warpgroup.wait_group(0)
+                    pipe.consumer_release(release)
+                    release.advance()
+                else:
+                    acc.fill(0.0)
+            view = self.stores.rows_view(row0, column, end, route, fetched, outs[0], thread, group)
+            self.stores.finish(
+                [acc], [], (staging, None), tma_outs, tma_targets, outs, (), (), view
+            )
+            item = item + step
+            walk, tile = self.find(walk, item, offsets, outs[0], groups)
+        cute.arch.cp_async_bulk_wait_group(0, read=True)
+
+
+def tma_load(tensor: cute.Tensor, layout: Any, box: tuple[int, int]) -> tuple[Any, Any]:
+    """TMA atom and coordinate tensor of an operand whose stages ``layout`` has."""
+    op, stage = cpasync.CopyBulkTensorTileG2SOp(), cute.select(layout, mode=[0, 1])
+    info = cpasync.make_tiled_tma_atom(op, tensor, stage, box)
+    return info[0], info[1]
+
+
+def row_chunks(atom: cute.CopyAtom, chunks: int, wide: int) -> cute.TiledCopy:
+    """A warpgroup's copy of rows of ``chunks`` pieces of ``wide`` elements, a piece per thread."""
+    threads = cute.make_layout((WARPGROUP // chunks, chunks), stride=(chunks, 1))
+    return cute.make_tiled_copy_tv(atom, threads, cute.make_layout((1, wide)))
+
+
+def element(vector: cute.Tensor, at: Int32) -> Any:
+    place = vector.iterator + at.to(Int64) * vector.stride[0]
+    return cute.make_tensor(place, cute.make_layout(1))[0]
+
+
+def configuration(params: Mapping[str, Any]) -> Config:
+    """That of the matmul of one tile; ValueError names the first parameter that is off the menu."""
+    own = {
+        "a_dtype": params["token_dtype"],
+        "b_dtype": params["weight_dtype"],
+        "products": 1,
+        "a_major": "k",
+        "cluster": [1, 1, 1],
+        "split_k": False,
+        "pingpong": False,
+        "epilogue": {
+            "inputs": [],
+            "nodes": [],
+            "outputs": [{"value": 0, "dtype": params["out_dtype"]}],
+        },
+    }
+    return Config.parse(
+        own | {name: params[name] for name in ("b_major", "tile", "a_box", "store")}
+    )
+
+
+def grouped_matmul(params: Mapping[str, Any]) -> KernelTemplate:
+    """Template ``moe.kernels.sm90:grouped_matmul``; params as `operands.arguments` has them, and
+    ``b_major`` (k or n), ``tile`` (m, n, k), ``a_box``, ``store`` (tma or direct).
+    """
+    config = configuration(params)
+    head, tail = operands.tma_arguments(params)
+    one, stream = Int32(1), make_fake_stream(use_tvm_ffi_env_stream=True)
+    arguments = (one, one, one, *head, stream, *tail)
+    return KernelTemplate(Sm90Grouped(params["mode"], config), arguments, config.smem_bytes)
