@@ -17,7 +17,6 @@ echo "graphs of the GPU tests and benches"
 python tests/support/gemm_graphs.py "$folder/graphs"
 python tests/support/moe_graphs.py "$folder/graphs"
 python tests/support/pointwise_graphs.py "$folder/graphs"
-export CUDNN_AOT_OPT_IN_ENGINES=1 # those that are not mature are tried there
 cudnn-aot build examples/graphs/*.json "$folder"/graphs/*.json \
   --target h200,cpu --store "$folder/store" --allow-declined all
 cudnn-aot verify --store "$folder/store"

@@ -9,6 +9,9 @@ from typing import ClassVar
 from cudnn_aot.compiler.planning.knobs import knob_type
 from cudnn_aot.recipes.gemm.config import SM90_TILES, GemmConfig, Schedule
 
+# A warpgroup stores rows in pieces: fewer columns are no piece for each thread.
+COLUMNS_STEP = 32
+
 
 @dataclass(frozen=True, slots=True)
 class MoeConfig(Schedule):
@@ -34,6 +37,8 @@ class MoeConfig(Schedule):
         return GemmConfig(*self.tile, 1, 1, 1)
 
     def why_not(self) -> str | None:
+        if self.tile_n % COLUMNS_STEP:
+            return f"TILE_N is {self.tile_n}, want a multiple of {COLUMNS_STEP}"
         return self.of_matmul.why_not()
 
     def why_not_for(self, element_bytes: int) -> str | None:
@@ -44,5 +49,6 @@ class MoeConfig(Schedule):
     def measured(cls, element_bytes: int) -> Iterator[MoeConfig]:
         """Every tile that the kernel has for elements of so many bytes."""
         for tile in SM90_TILES[element_bytes]:
-            if cls(*tile).why_not_for(element_bytes) is None:
-                yield cls(*tile)
+            config = cls(*tile)
+            if (config.why_not() or config.why_not_for(element_bytes)) is None:
+                yield config

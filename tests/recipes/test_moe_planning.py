@@ -12,9 +12,7 @@ from table_model import declared
 
 import cudnn_aot as cudnn
 from cudnn_aot import _native
-from cudnn_aot.compiler.planning import manifest
 from cudnn_aot.compiler.planning.engine import Refusal
-from cudnn_aot.compiler.planning.manifest import OPT_IN_VARIABLE
 from cudnn_aot.compiler.planning.plan import plan_graph
 from cudnn_aot.compiler.planning.plan_list import PlanList
 from cudnn_aot.compiler.planning.ranges import Ranges
@@ -132,12 +130,6 @@ def test_what_no_engine_takes_is_declined_with_its_reason(build, reason):
     assert reason in str(declined.value)
 
 
-@pytest.fixture
-def tensor_cores(monkeypatch):
-    _, slot = manifest.engine_for_id(SM90_PERSISTENT)
-    monkeypatch.setenv(OPT_IN_VARIABLE, slot.name if slot.opt_in else "0")
-
-
 def test_the_gpu_engine_serves():
     planned = plan_graph(moe_graphs.grouped(), H200)
     assert planned.engine_name == "moe.sm90.any_stride"
@@ -233,15 +225,8 @@ def persistent(graph, knobs=TILE):
     return lowering
 
 
-def test_it_is_opt_in(tensor_cores, monkeypatch):
-    g = moe_graphs.grouped(n=24)
-    assert plan_graph(g, H200).engine_name == "moe.sm90.persistent"
-    monkeypatch.delenv(OPT_IN_VARIABLE)
-    assert plan_graph(moe_graphs.grouped(n=24), H200).engine_name == "moe.sm90.any_stride"
-
-
 @pytest.mark.parametrize("make", moe_graphs.TENSOR_CORE_GRAPHS, ids=lambda make: make().name)
-def test_its_graphs_of_the_gpu_tests_run_on_it(tensor_cores, make):
+def test_its_graphs_of_the_gpu_tests_run_on_it(make):
     """A branch of the tensor cores comes first, and one that takes any call is behind it."""
     planned = plan_graph(make(), H200)
     assert planned.engine_name == "moe.sm90.persistent"
@@ -365,7 +350,7 @@ def with_strides(port, strides, **fields):
         (lambda: moe_graphs.grouped(k=0, n=24), "K is 0"),
     ],
 )  # fmt: skip
-def test_what_the_tensor_cores_do_not_take_says_why(build, reason, tensor_cores):
+def test_what_the_tensor_cores_do_not_take_says_why(build, reason):
     facts = facts_of(build())
     declined = MoeSm90Persistent().check_support(facts, H200)
     assert declined is not None and declined.reason.startswith(reason)
@@ -383,14 +368,14 @@ def test_fp8_of_two_types_is_multiplied_and_stored_as_any_type():
 @pytest.mark.parametrize(
     ("rows", "tile_m"), [(1, 64), (16, 64), (8 * 32, 64), (8 * 256, 128), (1 << 15, 128)]
 )
-def test_rows_of_an_expert_decide_the_tile(tensor_cores, rows, tile_m):
+def test_rows_of_an_expert_decide_the_tile(rows, tile_m):
     g = moe_graphs.grouped(rows=rows, k=4096, n=14336, experts=8, offsets=9)
     first, *_ = PlanList(g, H200).entries
     assert first.engine_id == SM90_PERSISTENT and first.knobs.tile_m == tile_m
     assert first.why.startswith("modelled ")
 
 
-def test_ranges_of_a_symbolic_number_of_rows_have_tiles_of_their_own(tensor_cores):
+def test_ranges_of_a_symbolic_number_of_rows_have_tiles_of_their_own():
     symbols = {"M": {"min": 0, "max": 1 << 16}}
     g = moe_graphs.grouped(rows="M", k=4096, n=14336, experts=8, offsets=9, symbols=symbols)
     plans = PlanList(g, H200)
@@ -405,7 +390,7 @@ def test_ranges_of_a_symbolic_number_of_rows_have_tiles_of_their_own(tensor_core
     assert len(branches) == 2
 
 
-def test_every_tile_is_measured_and_spelled_by_knobs(tensor_cores):
+def test_every_tile_is_measured_and_spelled_by_knobs():
     engine = MoeSm90Persistent()
     for io, tile_k in ((BF16, 64), (E4M3, 128)):
         g = moe_graphs.grouped(io=io, k=128, n=32, weight_major="k")
@@ -427,7 +412,7 @@ def test_every_tile_is_measured_and_spelled_by_knobs(tensor_cores):
     assert isinstance(other, Refusal) and "of 2-byte elements" in other.reason
 
 
-def test_the_fallback_is_the_smallest_of_everything(tensor_cores):
+def test_the_fallback_is_the_smallest_of_everything():
     plans = PlanList(moe_graphs.grouped(n=24), H200, modes=[cudnn.heur_mode.FALLBACK])
     assert [entry.engine_id for entry in plans.entries] == [SM90_PERSISTENT, 20_100]
     assert plans.entries[0].knobs == TILE

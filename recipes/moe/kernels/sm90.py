@@ -80,6 +80,7 @@ from cudnn_aot.recipes.trace.template import KernelTemplate
 
 PRODUCER_WARPS = WARPGROUP // WARP
 GATHER_PRODUCER_REGISTERS, GATHER_MATH_REGISTERS = 56, 224
+COLUMNS_STEP = 32  # of a tile: a row of a block has pieces for two threads at least
 CHUNK_BYTES = 16  # of a row, that a thread copies at a time
 NO_ROW = -1
 
@@ -635,6 +636,8 @@ def element(vector: cute.Tensor, at: Int32) -> Any:
 
 def configuration(params: Mapping[str, Any]) -> Config:
     """That of the matmul of one tile; ValueError names the first parameter that is off the menu."""
+    if params["tile"][1] % COLUMNS_STEP:
+        raise ValueError(f"tile: got {params['tile']}, want a multiple of {COLUMNS_STEP} columns")
     own = {
         "a_dtype": params["token_dtype"],
         "b_dtype": params["weight_dtype"],
