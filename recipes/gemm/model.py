@@ -47,7 +47,7 @@ MATH_MACS_PER_CYCLE: Mapping[int, Mapping[int, Mapping[int, float]]] = {
 # The same of warpgroups that take every second tile.
 PINGPONG_MACS_PER_CYCLE: Mapping[int, Mapping[int, float]] = {
     64: {128: 1350, 256: 1700},
-    128: {64: 1400, 96: 1560, 128: 1800, 160: 1770, 192: 1770},
+    128: {64: 1400, 96: 1560, 128: 1760, 160: 1750, 192: 1770},
 }
 # (tile_m, tile_n, cluster_m, cluster_n, splits, split_buf, pingpong); two math warpgroups for 128
 # rows and for ping-pong. What wins ties first: smaller tiles, and to share B, which is read from
@@ -68,7 +68,7 @@ COOPERATIVE = (
 PINGPONG = (
     (64, 128, 1, 1),
     (64, 128, 2, 1),
-    *((128, tile_n, 1, 1) for tile_n in (128, 192)),
+    (128, 128, 1, 1),
     *((128, tile_n, 2, 1) for tile_n in (64, 96, 128, 160, 192)),
 )
 MENU = (*((*row, 0) for row in COOPERATIVE), *((*row, 1, 0, 1) for row in PINGPONG))
@@ -78,7 +78,7 @@ MIN_SPLIT_TILES = 4
 PINGPONG_CHAIN_ACCUMULATORS = 160
 # Operand bytes that one SM asks of L2 per cycle.
 OPERAND_BYTES_PER_CYCLE = 42.0
-PINGPONG_OPERAND_BYTES_PER_CYCLE = 53.0  # loads go on while a tile is finished
+PINGPONG_OPERAND_BYTES_PER_CYCLE = 49.0  # loads go on while a tile is finished
 # All SMs together take this much from memory per cycle (3.8 TB/s at 1.755 GHz).
 MEMORY_BYTES_PER_CYCLE = 2180.0
 # Pipeline fill, epilogue and store of a tile: of any, and of each column of 64 rows.
@@ -92,6 +92,7 @@ IDLE_SHARE_OF_FOUR = 8
 # Of the shorter of SM and memory time, that the longer does not hide.
 UNHIDDEN = 0.2
 LAUNCH_CYCLES = 2000.0
+SHARING_CYCLES = 2500.0  # more of a launch of clusters whose blocks load for each other
 CYCLES_PER_US = 1755.0
 
 _NEVER = (math.inf, math.inf)
@@ -197,6 +198,8 @@ def modelled_cycles(menu: Menu, extents: Extents, sm_count: int) -> list[tuple[f
         if per_k < math_cycles:
             per_k = math_cycles
         sms, length, launch = sm_count, k, LAUNCH_CYCLES
+        if cluster_m > 1 or cluster_n > 1:
+            launch += SHARING_CYCLES
         if splits > 1:
             if splits > longest_split or (split_buf and tiles >= sm_count):
                 modelled.append(_NEVER)
