@@ -1,9 +1,9 @@
 """Persistent warp-specialised matmul for Hopper: TMA in, WGMMA, a traced pointwise chain, stores.
 
-Arguments: ``launch, sm_count, [splits], a (M, K, La), b (N, K, Lb)..., [partials, counters],
+Arguments: ``launch, sm_count, a (M, K, La), b (N, K, Lb)..., [partials, counters],
 scales..., aux..., outs...``. BFLOAT16, HALF, or FP8 of either kind in, fp32 accumulation; M, N, K
 and the batch are run-time values, one kernel serves every shape of a layout class. K >= 1. With
-``products`` = 2 there are two B, alike, and the chain gets the accumulators of both; no split-K.
+``products`` = 2 there are two B, alike, and the chain gets the accumulators of both; no split of K.
 
 Roles of a CTA (threads):
 
@@ -47,18 +47,18 @@ are, to any strides.
 Split-K in a cluster: a grid of one cluster per tile, so that nothing is exchanged twice. CTA r
 finishes the r-th of W shares of the columns; sums are added in a fixed order. K >= W k tiles.
 
-Split-K over a workspace (``split_k``): an item of work is (tile, split). With splits > 1 every CTA
-writes its fp32 tile to ``partials`` and counts itself in ``counters[tile]``; the last to arrive
-adds the partial sums in split order, so the result does not depend on who is last, and runs the
-epilogue. Counters must be zero before the launch. Extents, with tiles_m =
-round_up(ceil_div(M, tile_m), cluster_m) and tiles_n likewise:
+Stream-K (``stream_k``): the tiles of the last waves are shared out to the k tile, see ``raster``. A
+CTA of a piece of a tile writes its fp32 sums to ``partials`` and counts itself in ``counters``; the
+last to arrive adds the sums of all pieces in the order of K, so the result does not depend on who
+is last but on the SM count alone, and runs the epilogue. Nobody waits for another. Counters must be
+zero before the launch. Extents, with clusters = max(sm_count // cluster_size, 1), and tiles =
+ceil_div(M, tile_m * cluster_m) * ceil_div(N, tile_n * cluster_n) * L:
 
-    partials  FLOAT  tiles_m * tiles_n * L * splits * tile_m * tile_n   (16-byte aligned)
-    counters  INT32  tiles_m * tiles_n * L
+    partials  FLOAT  2 * min(clusters, tiles * min(ceil_div(K, 16 * tile_k), 8))
+                       * cluster_size * tile_m * tile_n                 (16-byte aligned)
+    counters  INT32  min(2 * clusters, tiles) * cluster_size
 
-``splits`` is clamped to the number of k tiles, ceil_div(K, tile_k); splits = 1 touches neither.
-
-Programmatic dependent launch (not with ``split_k``, which follows a fill): a kernel that comes
+Programmatic dependent launch (not with ``stream_k``, which follows a fill): a kernel that comes
 behind this one sets its barriers up while the last tiles are finished, and waits for its end before
 it touches memory.
 
@@ -90,7 +90,7 @@ from cutlass.memory import SmemAllocator
 
 from cudnn_aot.recipes.gemm.kernels import epilogue as device_epilogue
 from cudnn_aot.recipes.gemm.kernels import operands
-from cudnn_aot.recipes.gemm.kernels.raster import Raster, Tile
+from cudnn_aot.recipes.gemm.kernels.raster import Raster, Segment, StreamK
 from cudnn_aot.recipes.gemm.kernels.sm90_config import (
     GROUP_ROWS,
     MATH_REGISTERS,
@@ -117,14 +117,13 @@ class Sm90Matmul:
     def plain(self, launch: Int32, sm_count: Int32, a: cute.Tensor, stream, *rest):
         bs, tail = rest[: self.config.products], rest[self.config.products :]
         if launch != 0:
-            self.launch(sm_count, Int32(1), a, bs, None, None, stream, tail)
+            self.launch(sm_count, a, bs, None, None, stream, tail)
 
     @cute.jit
-    def split(
+    def stream_k(
         self,
         launch: Int32,
         sm_count: Int32,
-        splits: Int32,
         a: cute.Tensor,
         b: cute.Tensor,
         partials: cute.Tensor,
@@ -133,12 +132,10 @@ class Sm90Matmul:
         *rest,
     ):
         if launch != 0:
-            k_tiles = cute.ceil_div(a.shape[1], self.config.tile[2])
-            splits = cutlass.max(cutlass.min(splits, k_tiles), 1)
-            self.launch(sm_count, splits, a, (b,), partials, counters, stream, rest)
+            self.launch(sm_count, a, (b,), partials, counters, stream, rest)
 
     @cute.jit
-    def launch(self, sm_count: Int32, splits: Int32, a, bs, partials, counters, stream, rest):
+    def launch(self, sm_count: Int32, a, bs, partials, counters, stream, rest):
         config = self.config
         scales, rest = rest[: self.num_scales], rest[self.num_scales :]
         aux, outs = rest[: self.num_inputs], rest[self.num_inputs :]
@@ -162,10 +159,16 @@ class Sm90Matmul:
             ]
             tma_outs = tuple(info[0] for info in made)
             tma_targets = tuple(info[1] for info in made)
-        raster = Raster.of((tile_m, tile_n), (size_m, size_n), outs[0].shape, splits)
+        raster = Raster.of((tile_m, tile_n), (size_m, size_n), outs[0].shape, Int32(1))
         clusters = items = raster.items
         if cutlass.const_expr(size_k == 1):
-            clusters = cutlass.min(items, cutlass.max(sm_count // config.cluster_size, 1))
+            clusters = cutlass.max(sm_count // config.cluster_size, 1)
+            if cutlass.const_expr(not config.stream_k):
+                clusters = cutlass.min(items, clusters)
+        streamed = None
+        if cutlass.const_expr(config.stream_k):
+            walk = StreamK.of(items, cute.ceil_div(a.shape[1], tile_k), clusters)
+            clusters, streamed = walk.clusters, (walk.whole, walk.shares)
         if items > 0:
             self.kernel(
                 tma_a,
@@ -179,16 +182,17 @@ class Sm90Matmul:
                 scales,
                 partials,
                 counters,
-                (raster.clusters_m, raster.clusters_n, raster.batches, raster.splits),
+                (raster.clusters_m, raster.clusters_n, raster.batches, raster.per_tile),
                 (outs[0].shape[0], outs[0].shape[1]),
                 clusters,
+                streamed,
             ).launch(
                 grid=[clusters * size_m, size_n, size_k],
                 block=[config.threads, 1, 1],
                 cluster=[size_m, size_n, size_k],
                 min_blocks_per_mp=1,
                 stream=stream,
-                use_pdl=not config.split_k,
+                use_pdl=not config.stream_k,
             )
 
     def tma_load(self, tensor: cute.Tensor, layout: Any, box: tuple[int, int], sharers: int) -> Any:
@@ -219,6 +223,7 @@ class Sm90Matmul:
         counts,
         extents,
         clusters: Int32,
+        streamed,
     ):
         config = self.config
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
@@ -266,12 +271,15 @@ class Sm90Matmul:
         raster = Raster((config.tile[0], config.tile[1]), config.cluster[:2], *counts)
         first = block_x // config.cluster[0]
         k_tiles = cute.ceil_div(a.shape[1], config.tile[2])
+        walk = None
+        if cutlass.const_expr(config.stream_k):
+            walk = StreamK(raster.items, k_tiles, clusters, *streamed)
 
         pipeline.pipeline_init_wait(cluster_shape_mn=config.cluster)
         if cutlass.const_expr(config.cluster[2] > 1):
             if cute.arch.thread_idx()[0] == 0:
                 cute.arch.mbarrier_arrive_and_expect_tx(arrived, config.exchange_bytes)
-        if cutlass.const_expr(not config.split_k):
+        if cutlass.const_expr(not config.stream_k):
             # Nothing of what the kernel before wrote is read, and nothing that it reads is written,
             # ahead of this. The next one may set itself up on what SMs are free.
             cute.arch.griddepcontrol_wait()
@@ -288,6 +296,7 @@ class Sm90Matmul:
                     tuple(zip(tma_bs, bs, s_bs, strict=True)),
                     masks,
                     raster,
+                    walk,
                     place,
                     first,
                     clusters,
@@ -310,6 +319,7 @@ class Sm90Matmul:
                 (partials, counters),
                 exchange,
                 raster,
+                walk,
                 place,
                 first,
                 clusters,
@@ -326,22 +336,26 @@ class Sm90Matmul:
             mask_b = cute.make_layout_image_mask(cluster_layout, coordinate, mode=0)
         return mask_a, mask_b
 
-    def split_range(
-        self, tile: Tile, place: tuple[Int32, Int32, Int32], splits: Int32, k_tiles: Int32
-    ) -> tuple[Int32, Int32]:
-        """The k tiles of an item: all of them, or its even share."""
-        split = tile.split
-        if self.config.cluster[2] > 1:
-            split, splits = place[2], Int32(self.config.cluster[2])
-        elif not self.config.split_k:
-            return Int32(0), k_tiles
+    def segment(
+        self,
+        item: Int32,
+        walk: StreamK | None,
+        first: Int32,
+        place: tuple[Int32, Int32, Int32],
+        k_tiles: Int32,
+    ) -> Segment:
+        """The tile of an item, by its number, and its k tiles: all, or this CTA's share."""
+        if walk is not None:
+            return walk.segment(first, item)
+        if self.config.cluster[2] == 1:
+            return Segment(item, Int32(0), k_tiles)
+        split, splits = place[2], Int32(self.config.cluster[2])
         share, extra = k_tiles // splits, k_tiles % splits
         begin = split * share + cutlass.min(split, extra)
-        end = begin + share + Int32(split < extra)
-        return begin, end
+        return Segment(item, begin, begin + share + Int32(split < extra))
 
     @cute.jit
-    def produce(self, pipe, operand_a, operands_b, masks, raster, place, first, step, k_tiles):
+    def produce(self, pipe, operand_a, operands_b, masks, raster, walk, place, first, step, k_tiles):
         """Producer warp: fill the operand stages of every item of this CTA, in order."""
         tile_m, tile_n, tile_k = self.config.tile
         row_bytes = tile_k * self.config.a_dtype.width // 8
@@ -366,9 +380,12 @@ class Sm90Matmul:
             for tma_b, b, s_b in operands_b
         ]
         state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, self.config.stages)
-        for item in range(first, raster.items, step):
-            tile = raster.locate(item, place)
-            begin, end = self.split_range(tile, place, raster.splits, k_tiles)
+        stop = raster.items
+        if cutlass.const_expr(self.config.stream_k):
+            stop = walk.stop(first)
+        for item in range(first, stop, step):
+            segment = self.segment(item, walk, first, place, k_tiles)
+            tile, begin, end = raster.locate(segment.tile, place), segment.begin, segment.end
             batch_a = cutlass.min(tile.batch, a.shape[2] - 1)
             tile_a = from_a[None, None, None, batch_a]
             tiles_b = [
@@ -427,6 +444,7 @@ class Sm90Matmul:
         workspace,
         exchange,
         raster,
+        walk,
         place,
         first,
         step,
@@ -446,9 +464,12 @@ class Sm90Matmul:
         read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
         release = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
 
-        for item in range(first, raster.items, step):
-            tile = raster.locate(item, place)
-            begin, end = self.split_range(tile, place, raster.splits, k_tiles)
+        stop = raster.items
+        if cutlass.const_expr(config.stream_k):
+            stop = walk.stop(first)
+        for item in range(first, stop, step):
+            segment = self.segment(item, walk, first, place, k_tiles)
+            tile, begin, end = raster.locate(segment.tile, place), segment.begin, segment.end
             view = self.stores.view(tile, place, thread, group, extents)
             if cutlass.const_expr(config.promotes):
                 k_range = (begin, end)
@@ -459,7 +480,7 @@ class Sm90Matmul:
                 read, release = self.math.accumulate(
                     pipe, start, accumulate, accs, r_a, r_bs, end - begin, read, release
                 )
-            if cutlass.const_expr(not config.split_k):
+            if cutlass.const_expr(not config.stream_k):
                 # The loads of the first block fly while the last steps multiply.
                 fetched = device_epilogue.fetch(config.epilogue, aux, self.stores.block(view, 0))
             if cutlass.const_expr(not config.promotes):
@@ -467,9 +488,9 @@ class Sm90Matmul:
                 pipe.consumer_release(release)
                 release.advance()
 
-            if cutlass.const_expr(config.split_k):
-                counters = (workspace, flag, raster.splits)
-                if self.splits.over_workspace(accs[0], *counters, thread, view):
+            if cutlass.const_expr(config.stream_k):
+                piece = (walk.pieces(segment.tile), first, segment.tile - walk.whole)
+                if self.splits.over_workspace(accs[0], workspace, flag, *piece, thread, view):
                     block = device_epilogue.fetch(config.epilogue, aux, self.stores.block(view, 0))
                     self.stores.finish(accs, block, staging, tma_outs, tma_targets, outs, aux, view)
             else:
@@ -500,11 +521,11 @@ def matmul(params: Mapping[str, Any]) -> KernelTemplate:
     outs = operands.epilogue_outputs(config.epilogue, extents, space, config.store == "tma")
     stream = make_fake_stream(use_tvm_ffi_env_stream=True)
     kernel, one = Sm90Matmul(config), Int32(1)
-    if not config.split_k:
+    if not config.stream_k:
         return KernelTemplate(
             kernel.plain, (one, one, a, stream, *bs, *aux, *outs), config.smem_bytes
         )
     partials = make_fake_tensor(Float32, (cute.sym_int64(),), (1,), assumed_align=16)
     counters = make_fake_tensor(Int32, (cute.sym_int(),), (1,))
-    arguments = (one, one, one, a, *bs, partials, counters, stream, *aux, *outs)
-    return KernelTemplate(kernel.split, arguments, config.smem_bytes)
+    arguments = (one, one, a, *bs, partials, counters, stream, *aux, *outs)
+    return KernelTemplate(kernel.stream_k, arguments, config.smem_bytes)

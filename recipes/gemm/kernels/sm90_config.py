@@ -48,7 +48,7 @@ class Config:
     tile: tuple[int, int, int]
     cluster: tuple[int, int, int]
     a_box: int
-    split_k: bool
+    stream_k: bool
     store: str
     epilogue: Mapping[str, Any]
 
@@ -70,8 +70,8 @@ class Config:
             tile=_chosen(params, "tile", TILES[a_dtype.width]),
             cluster=_chosen(params, "cluster", CLUSTERS),
             a_box=_chosen(params, "a_box", A_BOXES),
-            split_k=_chosen(
-                params, "split_k", (False, True) if params["products"] == 1 else (False,)
+            stream_k=_chosen(
+                params, "stream_k", (False, True) if params["products"] == 1 else (False,)
             ),
             store=_chosen(params, "store", ("tma", "direct")),
             epilogue=params["epilogue"],
@@ -108,10 +108,10 @@ class Config:
                 f"{self.columns} columns, want a multiple of {COLUMNS_STEP}"
             )
         in_cluster = self.cluster[2] > 1
-        if self.products > 1 and (self.split_k or in_cluster):
+        if self.products > 1 and (self.stream_k or in_cluster):
             return f"products: got {self.products} with K split, want 1"
-        if self.split_k and in_cluster:
-            return f"split_k: got True with cluster {self.cluster}, want one way to split K"
+        if self.stream_k and in_cluster:
+            return f"stream_k: got True with cluster {self.cluster}, want one way to split K"
         may_be_part = self.a_major == "k" and self.cluster[1] == 1
         if self.a_box != self.tile[0] and not (self.a_box == A_BOXES[0] and may_be_part):
             return f"a_box: got {self.a_box} for tile {self.tile}, want the tile's rows"
