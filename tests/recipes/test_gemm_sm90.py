@@ -474,8 +474,8 @@ def test_stream_k_multiplies_every_k_tile_once(tiles, k_tiles, clusters):
     done: dict[int, list[tuple[int, int, int]]] = {tile: [] for tile in range(tiles)}
     lengths = []
     for cluster in range(walk.clusters):
-        items = range(cluster, walk.stop(cluster), walk.clusters)
-        segments = [walk.segment(cluster, item) for item in items]
+        run = walk.run(cluster)
+        segments = [run.segment(item) for item in range(run.items)]
         for each in segments:
             assert 0 <= each.begin < each.end <= k_tiles
             done[each.tile].append((each.begin, each.end, cluster))
@@ -519,7 +519,7 @@ def test_stream_k_is_planned_as_it_is_walked():
     assert {walk.pieces(tile).count for tile in range(48)} == {2, 3}
     # 768 tiles of 128 x 256, in 384 clusters: the last 120 of them are shared out.
     walk = StreamK.of(384, 64, 66)
-    assert (walk.whole, walk.shares, walk.unit(66)) == (264, 66, 120 * 64)
+    assert (walk.whole, walk.shares, walk.run(65).end) == (264, 66, 120 * 64)
 
 
 def test_neighbouring_items_share_operands():

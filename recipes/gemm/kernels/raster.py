@@ -155,48 +155,66 @@ class StreamK:
         grid = cutlass.min(clusters, cutlass.max(tiles, shares))
         return StreamK(tiles, k_tiles, grid, tiles - streamed, shares)
 
-    def unit(self, share: Int32) -> Int32:
-        """Where a share begins: ``share * units // shares``, without its product of 64 bits."""
+    def run(self, cluster: Int32) -> Run:
+        """What a cluster multiplies."""
         units = (self.tiles - self.whole) * self.k_tiles
-        whole = units // self.shares
-        share = cutlass.min(share, self.shares)
-        return share * whole + share * (units - whole * self.shares) // self.shares
-
-    def stop(self, cluster: Int32) -> Int32:
-        """The end of the items ``range(cluster, stop, clusters)`` of a cluster."""
-        begin, end = self.unit(cluster), self.unit(cluster + 1)
-        segments = cute.ceil_div(end, self.k_tiles) - begin // self.k_tiles
-        return self.whole + segments * self.clusters
-
-    def segment(self, cluster: Int32, item: Int32) -> Segment:
-        """Of an item of a cluster."""
-        begin, end = self.unit(cluster), self.unit(cluster + 1)
-        tile = begin // self.k_tiles + (item - self.whole) // self.clusters
-        start = tile * self.k_tiles
-        is_whole = item < self.whole
-        return Segment(
-            _either(is_whole, item, self.whole + tile),
-            _either(is_whole, 0, cutlass.max(begin - start, 0)),
-            _either(is_whole, self.k_tiles, cutlass.min(end - start, self.k_tiles)),
+        length = units // self.shares
+        rest = units - length * self.shares
+        # Of share * units // shares, without a product of 64 bits.
+        begin, end = (
+            share * length + share * rest // self.shares
+            for share in (cutlass.min(cluster + i, self.shares) for i in (0, 1))
         )
+        waves = cute.ceil_div(self.whole - cluster, self.clusters)
+        tile = begin // self.k_tiles
+        items = waves + cute.ceil_div(end, self.k_tiles) - tile
+        return Run(self, cluster, waves, tile, begin, end, items)
 
     def pieces(self, tile: Int32) -> Pieces:
         """Of a tile, by its number; one that is not streamed is one piece."""
         is_streamed = tile >= self.whole
+        streamed = cutlass.max(self.tiles - self.whole, 1)
         tile = cutlass.max(tile - self.whole, 0)
-        first, last = self._cluster_at(tile), self._cluster_at(tile + 1)
-        end = (tile + 1) * self.k_tiles
-        last = last - 1 + cutlass.min(end - self.unit(last), 1)
-        is_behind = cutlass.min(tile * self.k_tiles - self.unit(first), 1)
+        # The last share that begins ahead of the tile or where it does. Shares begin at whole
+        # units: so may the next one, where it would less than a unit behind.
+        first = tile * self.shares // streamed
+        rest = tile * self.shares - first * streamed
+        is_next = (streamed - rest) * self.k_tiles < self.shares
+        last = ((tile + 1) * self.shares - 1) // streamed
+        is_behind = _either(is_next, 0, cutlass.min(rest, 1))
+        first = first + _either(is_next, 1, 0)
         return Pieces(first, _either(is_streamed, last - first + 1, 1), is_behind)
 
-    def _cluster_at(self, tile: Int32) -> Int32:
-        """The last whose share begins at the start of a streamed tile, or ahead of it."""
-        streamed = cutlass.max(self.tiles - self.whole, 1)
-        cluster = tile * self.shares // streamed
-        # Rounded down, the next share may begin there too.
-        ahead = self.unit(cluster + 1) - tile * self.k_tiles
-        return cutlass.min(cluster + 1 - cutlass.min(ahead, 1), self.shares)
+
+@dataclass(frozen=True)
+class Run:
+    """What a cluster multiplies, in order: tiles of whole waves, and its share of the units.
+
+    Attributes:
+        waves: of those tiles.
+        tile: of the streamed ones that in which its share begins.
+        begin: the first unit of its share; ``end`` is the one behind the last.
+        items: segments.
+    """
+
+    walk: StreamK
+    cluster: Int32
+    waves: Int32
+    tile: Int32
+    begin: Int32
+    end: Int32
+    items: Int32
+
+    def segment(self, item: Int32) -> Segment:
+        walk = self.walk
+        is_whole = item < self.waves
+        tile = self.tile + item - self.waves
+        start = tile * walk.k_tiles
+        return Segment(
+            _either(is_whole, self.cluster + item * walk.clusters, walk.whole + tile),
+            _either(is_whole, 0, cutlass.max(self.begin - start, 0)),
+            _either(is_whole, walk.k_tiles, cutlass.min(self.end - start, walk.k_tiles)),
+        )
 
 
 def _either(condition, then, otherwise):

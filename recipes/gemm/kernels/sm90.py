@@ -90,7 +90,7 @@ from cutlass.memory import SmemAllocator
 
 from cudnn_aot.recipes.gemm.kernels import epilogue as device_epilogue
 from cudnn_aot.recipes.gemm.kernels import operands
-from cudnn_aot.recipes.gemm.kernels.raster import Raster, Segment, StreamK
+from cudnn_aot.recipes.gemm.kernels.raster import Raster, Run, Segment, StreamK
 from cudnn_aot.recipes.gemm.kernels.sm90_config import (
     GROUP_ROWS,
     MATH_REGISTERS,
@@ -271,9 +271,9 @@ class Sm90Matmul:
         raster = Raster((config.tile[0], config.tile[1]), config.cluster[:2], *counts)
         first = block_x // config.cluster[0]
         k_tiles = cute.ceil_div(a.shape[1], config.tile[2])
-        walk = None
+        run = None
         if cutlass.const_expr(config.stream_k):
-            walk = StreamK(raster.items, k_tiles, clusters, *streamed)
+            run = StreamK(raster.items, k_tiles, clusters, *streamed).run(first)
 
         pipeline.pipeline_init_wait(cluster_shape_mn=config.cluster)
         if cutlass.const_expr(config.cluster[2] > 1):
@@ -296,7 +296,7 @@ class Sm90Matmul:
                     tuple(zip(tma_bs, bs, s_bs, strict=True)),
                     masks,
                     raster,
-                    walk,
+                    run,
                     place,
                     first,
                     clusters,
@@ -319,7 +319,7 @@ class Sm90Matmul:
                 (partials, counters),
                 exchange,
                 raster,
-                walk,
+                run,
                 place,
                 first,
                 clusters,
@@ -339,14 +339,13 @@ class Sm90Matmul:
     def segment(
         self,
         item: Int32,
-        walk: StreamK | None,
-        first: Int32,
+        run: Run | None,
         place: tuple[Int32, Int32, Int32],
         k_tiles: Int32,
     ) -> Segment:
         """The tile of an item, by its number, and its k tiles: all, or this CTA's share."""
-        if walk is not None:
-            return walk.segment(first, item)
+        if run is not None:
+            return run.segment(item)
         if self.config.cluster[2] == 1:
             return Segment(item, Int32(0), k_tiles)
         split, splits = place[2], Int32(self.config.cluster[2])
@@ -355,7 +354,7 @@ class Sm90Matmul:
         return Segment(item, begin, begin + share + Int32(split < extra))
 
     @cute.jit
-    def produce(self, pipe, operand_a, operands_b, masks, raster, walk, place, first, step, k_tiles):
+    def produce(self, pipe, operand_a, operands_b, masks, raster, run, place, first, step, k_tiles):
         """Producer warp: fill the operand stages of every item of this CTA, in order."""
         tile_m, tile_n, tile_k = self.config.tile
         row_bytes = tile_k * self.config.a_dtype.width // 8
@@ -382,9 +381,9 @@ class Sm90Matmul:
         state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, self.config.stages)
         stop = raster.items
         if cutlass.const_expr(self.config.stream_k):
-            stop = walk.stop(first)
+            first, stop, step = 0, run.items, 1
         for item in range(first, stop, step):
-            segment = self.segment(item, walk, first, place, k_tiles)
+            segment = self.segment(item, run, place, k_tiles)
             tile, begin, end = raster.locate(segment.tile, place), segment.begin, segment.end
             batch_a = cutlass.min(tile.batch, a.shape[2] - 1)
             tile_a = from_a[None, None, None, batch_a]
@@ -444,7 +443,7 @@ class Sm90Matmul:
         workspace,
         exchange,
         raster,
-        walk,
+        run,
         place,
         first,
         step,
@@ -466,9 +465,9 @@ class Sm90Matmul:
 
         stop = raster.items
         if cutlass.const_expr(config.stream_k):
-            stop = walk.stop(first)
+            first, stop, step = 0, run.items, 1
         for item in range(first, stop, step):
-            segment = self.segment(item, walk, first, place, k_tiles)
+            segment = self.segment(item, run, place, k_tiles)
             tile, begin, end = raster.locate(segment.tile, place), segment.begin, segment.end
             view = self.stores.view(tile, place, thread, group, extents)
             if cutlass.const_expr(config.promotes):
@@ -489,8 +488,7 @@ class Sm90Matmul:
                 release.advance()
 
             if cutlass.const_expr(config.stream_k):
-                piece = (walk.pieces(segment.tile), first, segment.tile - walk.whole)
-                if self.splits.over_workspace(accs[0], workspace, flag, *piece, thread, view):
+                if self.splits.over_workspace(accs[0], workspace, flag, run, segment, thread, view):
                     block = device_epilogue.fetch(config.epilogue, aux, self.stores.block(view, 0))
                     self.stores.finish(accs, block, staging, tma_outs, tma_targets, outs, aux, view)
             else:

@@ -25,14 +25,12 @@ class Splits:
         acc,
         workspace,
         flag,
-        pieces: cutlass.Constexpr,
-        cluster: Int32,
-        streamed: Int32,
+        run: cutlass.Constexpr,
+        segment: cutlass.Constexpr,
         thread: Int32,
         view: cutlass.Constexpr,
     ):
-        """Publish the sums of a piece of a tile, the ``streamed``-th of those that have pieces,
-        multiplied by the CTAs of ``cluster``; the last piece of the tile gets the sum of all.
+        """Publish the sums of a piece of a tile; the last to arrive gets the sum of all pieces.
 
         The first or second piece of a tile publishes nothing where all others have arrived: sums of
         two are the same in either order. A thread's accumulators lie 4 by 4 with those of the other
@@ -47,12 +45,13 @@ class Splits:
         batch = math.gcd(quads, SUMMED_QUADS)
         rank = cute.arch.block_idx_in_cluster()
         has_rows = view.rows[0] < view.extents[0]
+        pieces = run.walk.pieces(segment.tile)
         others = pieces.count - 1
         is_last = others == 0
         if others > 0:
-            mine = cluster - pieces.first
+            mine = run.cluster - pieces.first
             is_behind_two = mine > 1
-            counter = counters.iterator + (streamed * config.cluster_size + rank)
+            counter = counters.iterator + ((segment.tile - run.walk.whole) * config.cluster_size + rank)
             # The flag of the tile before may still be read.
             self.meet(math_threads)
             if thread == 0:
@@ -73,10 +72,16 @@ class Splits:
             is_last = flag[0] == others
             if is_last & has_rows:
                 cute.arch.fence_acq_rel_gpu()
+                begin = Int32(0)
                 if is_behind_two:
-                    acc.fill(-0.0)  # what adds nothing, not even to the sign of a zero
+                    begin = Int32(1)
+                    theirs = self.place(partials, pieces.slot(0), rank, thread)
+                    cute.autovec_copy(
+                        self.by_quads(theirs, quads, 4 * math_threads),
+                        self.by_quads(acc.iterator, quads, 4),
+                    )
                 part = cute.make_rmem_tensor((4, batch), Float32)
-                for piece in range(pieces.count):
+                for piece in range(begin, pieces.count):
                     if (piece != mine) | is_behind_two:
                         theirs = self.place(partials, pieces.slot(piece), rank, thread)
                         for i in cutlass.range_constexpr(quads // batch):
