@@ -10,7 +10,7 @@ from cutlass import Float32, Int32, Int64
 
 from cudnn_aot.recipes.gemm.kernels.sm90_config import SPLIT_BARRIER, WARPGROUP, Config
 
-SUMMED_QUADS = 8  # of partial sums, whose loads are in flight together
+QUADS_IN_FLIGHT = 8  # of partial sums: all that a thread has of a large tile take too many registers
 
 
 class Splits:
@@ -42,7 +42,8 @@ class Splits:
         partials, counters = workspace
         math_threads = WARPGROUP * config.math_groups
         quads = cute.size(acc) // 4
-        batch = math.gcd(quads, SUMMED_QUADS)
+        flat = cute.make_tensor(acc.iterator, cute.make_layout((4, quads)))
+        by_thread = cute.make_layout((4, quads), stride=(1, 4 * math_threads))
         rank = cute.arch.block_idx_in_cluster()
         has_rows = view.rows[0] < view.extents[0]
         pieces = run.walk.pieces(segment.tile)
@@ -51,7 +52,8 @@ class Splits:
         if others > 0:
             mine = run.cluster - pieces.first
             is_behind_two = mine > 1
-            counter = counters.iterator + ((segment.tile - run.walk.whole) * config.cluster_size + rank)
+            streamed = segment.tile - run.walk.whole
+            counter = counters.iterator + (streamed * config.cluster_size + rank)
             # The flag of the tile before may still be read.
             self.meet(math_threads)
             if thread == 0:
@@ -60,10 +62,7 @@ class Splits:
             if (flag[0] < others) | is_behind_two:
                 if has_rows:
                     place = self.place(partials, pieces.slot(mine), rank, thread)
-                    cute.autovec_copy(
-                        self.by_quads(acc.iterator, quads, 4),
-                        self.by_quads(place, quads, 4 * math_threads),
-                    )
+                    cute.autovec_copy(flat, cute.make_tensor(place, by_thread))
                 cute.arch.fence_acq_rel_gpu()
                 self.meet(math_threads)
                 if thread == 0:
@@ -76,18 +75,17 @@ class Splits:
                 if is_behind_two:
                     begin = Int32(1)
                     theirs = self.place(partials, pieces.slot(0), rank, thread)
-                    cute.autovec_copy(
-                        self.by_quads(theirs, quads, 4 * math_threads),
-                        self.by_quads(acc.iterator, quads, 4),
-                    )
-                part = cute.make_rmem_tensor((4, batch), Float32)
+                    cute.autovec_copy(cute.make_tensor(theirs, by_thread), flat)
+                some = math.gcd(quads, QUADS_IN_FLIGHT)
+                part = cute.make_rmem_tensor((4, some), Float32)
                 for piece in range(begin, pieces.count):
                     if (piece != mine) | is_behind_two:
                         theirs = self.place(partials, pieces.slot(piece), rank, thread)
-                        for i in cutlass.range_constexpr(quads // batch):
-                            some = (theirs + 4 * math_threads * batch * i).align(16)
-                            sums = self.by_quads(acc.iterator + 4 * batch * i, batch, 4)
-                            cute.autovec_copy(self.by_quads(some, batch, 4 * math_threads), part)
+                        for i in cutlass.range_constexpr(quads // some):
+                            source = (theirs + i * some * 4 * math_threads).align(16)
+                            layout = cute.make_layout((4, some), stride=by_thread.stride)
+                            cute.autovec_copy(cute.make_tensor(source, layout), part)
+                            sums = cute.make_tensor(acc.iterator + i * some * 4, part.layout)
                             sums.store(sums.load() + part.load())
         return is_last
 
@@ -100,9 +98,6 @@ class Splits:
         tile_size = self.config.tile[0] * self.config.tile[1]
         number = slot * self.config.cluster_size + rank
         return (partials.iterator + (number.to(Int64) * tile_size + thread * 4)).align(16)
-
-    def by_quads(self, pointer, quads: int, stride: int) -> cute.Tensor:
-        return cute.make_tensor(pointer, cute.make_layout((4, quads), stride=(1, stride)))
 
     @cute.jit
     def over_cluster(self, acc, exchange, rank: Int32, thread: Int32):
