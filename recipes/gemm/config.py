@@ -29,8 +29,8 @@ SM90_SMEM_BYTES, SM90_BARRIER_BYTES, SM90_STAGING_BYTES, SM90_MIN_STAGES = 23244
 SM90_CLUSTERS = ((1, 1), (2, 1), (1, 2))
 # Of K over the blocks of a cluster; what leaves each so many k tiles is measured.
 CLUSTER_SPLITS, MEASURED_SPLIT_TILES = (2, 4), 4
-# Of stream-K, as its kernel has them (kernels/raster.py), in k tiles: the least share of a tile that
-# is shared out among clusters, the gain for which a share ends within a tile, and the most pieces
+# Of stream-K, as its kernel has them (kernels/raster.py): the least share of a tile that is shared
+# out among clusters, in k tiles, the gain for which a share ends within a tile, and the most pieces
 # of a tile that is split evenly.
 STREAM_MIN_SHARE, STREAM_MIN_GAIN, STREAM_MAX_PIECES = 16, 8, 8
 # Blocks that split K in a cluster share the columns of a tile out by multiples of these.

@@ -4,7 +4,8 @@ The time is a count of SM cycles for a work item, the slower of math and operand
 a tile costs besides its main loop; the waves of items over the SMs give that of the launch, unless
 memory takes longer. It orders schedules; it does not predict. The menu and its numbers were fitted
 to what `cudnn-aot tune` measured on an H200 (bench/NOTES.md, "Schedules by measurement"): over 77
-cases the first of the ranking took 1.007 times as long as the best of 115 schedules.
+cases the first of the ranking took 1.007 times as long as the best of 115 schedules. Those of
+stream-K were not measured yet.
 """
 
 from __future__ import annotations

@@ -221,7 +221,13 @@ def _stream_k(facts: GemmFacts, config: GemmConfig, sm_count: ex.Expr) -> _Strea
                 "dim": [elements],
                 "stride": [1],
             },
-            {"arg": "tensor", "slice": "counters", "dtype": "INT32", "dim": [counters], "stride": [1]},
+            {
+                "arg": "tensor",
+                "slice": "counters",
+                "dtype": "INT32",
+                "dim": [counters],
+                "stride": [1],
+            },
         ],
         workspace=[
             {

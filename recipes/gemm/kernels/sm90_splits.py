@@ -10,7 +10,9 @@ from cutlass import Float32, Int32, Int64
 
 from cudnn_aot.recipes.gemm.kernels.sm90_config import SPLIT_BARRIER, WARPGROUP, Config
 
-QUADS_IN_FLIGHT = 8  # of partial sums: all that a thread has of a large tile take too many registers
+QUADS_IN_FLIGHT = (
+    8  # of partial sums: all that a thread has of a large tile take too many registers
+)
 
 
 class Splits:
