@@ -23,9 +23,8 @@ def test_two_step_plan_with_fill_workspace_and_sm_count(stored):
     plan = stored.plan("stream_k")
     branch = plan.table["branches"]["stream_k"]
     assert [step["step"] for step in branch["steps"]] == ["fill", "kernel"]
-    assert {"arg": "int", "value": ["min", ["attr", "sm_count"], MAX_SMS]} in branch["steps"][1][
-        "args"
-    ]
+    sm_count = ["min", ["attr", "sm_count"], MAX_SMS]
+    assert {"arg": "int", "value": sm_count} in branch["steps"][1]["args"]
     assert plan.workspace_bytes() > 0
     graph = stored.graph("stream_k")
     bound = operands(graph, {})

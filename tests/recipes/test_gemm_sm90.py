@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from cudnn_aot.recipes.gemm import any_stride, model
 from cudnn_aot.recipes.gemm.config import STREAM_MAX_PIECES, STREAM_MIN_GAIN, STREAM_MIN_SHARE
-from cudnn_aot.recipes.gemm.kernels import operands, raster, simt, sm90
+from cudnn_aot.recipes.gemm.kernels import operands, raster, simt, sm90, sm90_config
 from cudnn_aot.recipes.gemm.kernels.raster import Raster, StreamK
 from cudnn_aot.recipes.pointwise import TRACED
 from cudnn_aot.recipes.reductions import FOLDED
@@ -171,7 +171,7 @@ FORMS: dict[int, dict[tuple[int, int], tuple[str, dict]]] = {
         (64, 32): ("few_halves", FEW | HALVES | DIRECT),
     },
     1: {
-        (128, 256): ("", PAIR_B),
+        (128, 256): ("stream", STREAM | PAIR_B),
         (128, 224): ("", PAIR_A),
         (128, 192): ("bytes_chain", {"e": BYTES}),
         (128, 160): ("halves", HALVES),
@@ -200,13 +200,13 @@ FORMS: dict[int, dict[tuple[int, int], tuple[str, dict]]] = {
 def test_every_tile_has_a_form():
     assert {
         8 * size: tuple((m, n, 128 // size) for m, n in forms) for size, forms in FORMS.items()
-    } == sm90.TILES
+    } == sm90_config.TILES
     values = {}
     for row in menu().values():
         for name, value in row.items():
             values.setdefault(name, set()).add(str(value))
-    assert values["cluster"] == {str(list(cluster)) for cluster in sm90.CLUSTERS}
-    assert values["a_box"] == set(map(str, sm90.A_BOXES))
+    assert values["cluster"] == {str(list(cluster)) for cluster in sm90_config.CLUSTERS}
+    assert values["a_box"] == set(map(str, sm90_config.A_BOXES))
 
 
 def every_fold() -> dict:
@@ -355,7 +355,7 @@ def test_shared_memory_is_what_the_config_says(compiled):
         for name, row in report.items():
             if name in rows:
                 config = sm90.Config.parse(rows[name])
-                assert row["smem_bytes"] == config.smem_bytes <= sm90.SMEM_BYTES, name
+                assert row["smem_bytes"] == config.smem_bytes <= sm90_config.SMEM_BYTES, name
                 assert config.stages >= 4, name
 
 

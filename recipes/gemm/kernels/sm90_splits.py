@@ -10,9 +10,8 @@ from cutlass import Float32, Int32, Int64
 
 from cudnn_aot.recipes.gemm.kernels.sm90_config import SPLIT_BARRIER, WARPGROUP, Config
 
-QUADS_IN_FLIGHT = (
-    8  # of partial sums: all that a thread has of a large tile take too many registers
-)
+# Of partial sums: all that a thread has of a large tile would take too many registers.
+QUADS_IN_FLIGHT = 8
 
 
 class Splits:
