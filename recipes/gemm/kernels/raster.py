@@ -25,10 +25,11 @@ import cutlass.cute as cute
 from cutlass import Int32
 
 BAND_ROWS = 2048
-# Of stream-K, in k tiles. A piece costs as much as 10 or so: its sums are written, and read again.
+# Of stream-K, in k tiles, of which a piece costs some: its sums are written, and read again.
 MIN_SHARE = 16  # of a tile that is shared out among clusters
 MIN_GAIN = 8  # for which a share ends within a tile
-MAX_PIECES = 8  # of a tile that is split evenly: one block reads those of all others
+# Of a tile that is split evenly: one block reads those of all others.
+MAX_PIECES = 8
 
 
 @dataclass(frozen=True)
@@ -175,8 +176,8 @@ class StreamK:
         is_streamed = tile >= self.whole
         streamed = cutlass.max(self.tiles - self.whole, 1)
         tile = cutlass.max(tile - self.whole, 0)
-        # The last share that begins ahead of the tile or where it does. Shares begin at whole
-        # units: so may the next one, where it would less than a unit behind.
+        # The last share that begins ahead of the tile or where it does. The next one is that where
+        # only rounding down to a whole unit brings it there.
         first = tile * self.shares // streamed
         rest = tile * self.shares - first * streamed
         is_next = (streamed - rest) * self.k_tiles < self.shares

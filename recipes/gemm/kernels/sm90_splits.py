@@ -11,7 +11,7 @@ from cutlass import Float32, Int32, Int64
 from cudnn_aot.recipes.gemm.kernels.sm90_config import SPLIT_BARRIER, WARPGROUP, Config
 
 # Of partial sums: all that a thread has of a large tile would take too many registers.
-QUADS_IN_FLIGHT = 8
+QUADS_IN_FLIGHT = 4
 
 
 class Splits:
