@@ -38,12 +38,22 @@ def ceil_div(a: Expr, b: int) -> Expr:
     return -(-a // b) if isinstance(a, int) else ["ceil_div", a, b]
 
 
+def floor_div(a: Expr, b: int) -> Expr:
+    if b == 1:
+        return a
+    return a // b if isinstance(a, int) else ["floor_div", a, b]
+
+
 def round_up(a: Expr, b: int) -> Expr:
     return -(-a // b) * b if isinstance(a, int) else ["round_up", a, b]
 
 
 def minimum(a: Expr, b: Expr) -> Expr:
     return min(a, b) if isinstance(a, int) and isinstance(b, int) else ["min", a, b]
+
+
+def maximum(a: Expr, b: Expr) -> Expr:
+    return max(a, b) if isinstance(a, int) and isinstance(b, int) else ["max", a, b]
 
 
 def eq(a: Expr, b: Expr) -> Predicate:

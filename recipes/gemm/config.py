@@ -31,10 +31,12 @@ SM90_MAX_ACCUMULATORS = 192
 # stages of operands must fit in the rest.
 SM90_SMEM_BYTES, SM90_BARRIER_BYTES, SM90_STAGING_BYTES, SM90_MIN_STAGES = 232448, 1024, 16384, 4
 SM90_CLUSTERS = ((1, 1), (2, 1), (1, 2))
-# Of K over the blocks of a cluster, and over blocks that leave their sums in a workspace.
-CLUSTER_SPLITS, MAX_SPLITS = (2, 4), 64
-# Of those, as far as K is long enough, what is measured; others can be asked for by knobs.
-MEASURED_SPLITS = (2, 4, 8)
+# Of K over the blocks of a cluster; what leaves each so many k tiles is measured.
+CLUSTER_SPLITS, MEASURED_SPLIT_TILES = (2, 4), 4
+# Of stream-K, as its kernel has them (kernels/raster.py): the least share of a tile that is shared
+# out among clusters, in k tiles, the gain for which a share ends within a tile, and the most pieces
+# of a tile that is split evenly.
+STREAM_MIN_SHARE, STREAM_MIN_GAIN, STREAM_MAX_PIECES = 16, 8, 8
 # Blocks that split K in a cluster share the columns of a tile out by multiples of these.
 COLUMNS_STEP = 16
 
@@ -90,8 +92,9 @@ class Schedule:
 @dataclass(frozen=True, slots=True)
 class GemmConfig(Schedule):
     """A schedule of ``gemm.sm90.persistent``: tile and cluster in elements and blocks, the number
-    of K splits, whether their sums go through a workspace (1) or stay in a cluster (0), and whether
-    the math warpgroups of a block share each tile (0) or take every second one: ping-pong (1).
+    of blocks of a cluster that split K, whether clusters share tiles out to the k tile, in pieces
+    whose sums go through a workspace (1), or have whole tiles (0), and whether the math warpgroups
+    of a block share each tile (0) or take every second one: ping-pong (1).
     """
 
     tile_m: int
@@ -100,7 +103,7 @@ class GemmConfig(Schedule):
     cluster_m: int
     cluster_n: int
     splits: int
-    split_buf: int = 0
+    stream_k: int = 0
     pingpong: int = 0
 
     KNOBS: ClassVar[tuple[knob_type, ...]] = (
@@ -110,7 +113,7 @@ class GemmConfig(Schedule):
         knob_type.TILE_CGA_M,
         knob_type.TILE_CGA_N,
         knob_type.SPLIT_K_SLC,
-        knob_type.SPLIT_K_BUF,
+        knob_type.STREAM_K,
         knob_type.WARP_SPEC_CFG,
     )
 
@@ -121,7 +124,7 @@ class GemmConfig(Schedule):
     @property
     def cluster_k(self) -> int:
         """Blocks of a cluster that split K."""
-        return 1 if self.split_buf else self.splits
+        return self.splits
 
     def why_not(self) -> str | None:
         every = tuple(dict.fromkeys(itertools.chain(*SM90_TILES.values())))
@@ -130,22 +133,20 @@ class GemmConfig(Schedule):
         cluster = (self.cluster_m, self.cluster_n)
         if cluster not in SM90_CLUSTERS:
             return f"cluster {_x(cluster)} is not one of {', '.join(map(_x, SM90_CLUSTERS))}"
-        if not 1 <= self.splits <= MAX_SPLITS:
-            return f"{self.splits} splits of K, want 1..{MAX_SPLITS}"
-        if self.split_buf not in (0, 1):
-            return f"SPLIT_K_BUF is {self.split_buf}, want 0 or 1"
+        if self.stream_k not in (0, 1):
+            return f"STREAM_K is {self.stream_k}, want 0 or 1"
         if self.pingpong not in (0, 1):
             return f"WARP_SPEC_CFG is {self.pingpong}, want 0 (cooperative) or 1 (ping-pong)"
-        if self.pingpong and self.splits > 1:
-            return f"{self.splits} splits of K with WARP_SPEC_CFG 1, want 1"
-        if self.split_buf:
-            return None if self.splits > 1 else "SPLIT_K_BUF is 1 and nothing is split"
-        return self._why_not_in_cluster() if self.splits > 1 else None
+        if self.pingpong and (self.stream_k or self.splits != 1):
+            return "WARP_SPEC_CFG is 1, want 0 where K is split"
+        return self._why_not_in_cluster() if self.splits != 1 else None
 
     def _why_not_in_cluster(self) -> str | None:
         if self.splits not in CLUSTER_SPLITS:
-            wanted = " or ".join(map(str, CLUSTER_SPLITS))
-            return f"{self.splits} splits of K in a cluster, want {wanted}, or SPLIT_K_BUF 1"
+            wanted = " or ".join(map(str, (1, *CLUSTER_SPLITS)))
+            return f"{self.splits} splits of K in a cluster, want {wanted}"
+        if self.stream_k:
+            return f"SPLIT_K_SLC is {self.splits} and STREAM_K is 1, want one way to split K"
         if (self.cluster_m, self.cluster_n) != (1, 1):
             return "a cluster splits K or shares operands, not both: want TILE_CGA_M and _N 1"
         if self.tile_n % (COLUMNS_STEP * self.splits):
@@ -192,6 +193,8 @@ class GemmConfig(Schedule):
             )
         if products > 1 and self.splits > 1:
             return f"{self.splits} splits of K of {products} matmuls, want 1"
+        if products > 1 and self.stream_k:
+            return f"STREAM_K is 1 with {products} matmuls, want 0"
         return None
 
     @classmethod
@@ -200,15 +203,18 @@ class GemmConfig(Schedule):
     ) -> Iterator[GemmConfig]:
         """Every tile with every cluster, and with the splits of K that leave each block work."""
         for tile in SM90_TILES[element_bytes]:
+            k_tiles = longest_k // tile[2]
             every = [
                 cls(*tile, *cluster, 1, pingpong=pingpong)
                 for pingpong in (0, 1)
                 for cluster in SM90_CLUSTERS
             ]
-            for splits, buffer in itertools.product(MEASURED_SPLITS, (0, 1)):
-                config = cls(*tile, 1, 1, splits, buffer)
-                if splits * 4 * config.tile_k <= longest_k and config.why_not() is None:
+            for splits in CLUSTER_SPLITS:
+                config = cls(*tile, 1, 1, splits)
+                if splits * MEASURED_SPLIT_TILES <= k_tiles and config.why_not() is None:
                     every.append(config)
+            if k_tiles >= STREAM_MIN_SHARE:
+                every += [cls(*tile, *cluster, 1, 1) for cluster in SM90_CLUSTERS]
             for config in every:
                 if config.why_not_for(element_bytes, products, scaled_columns) is None:
                     yield config

@@ -4,7 +4,8 @@ The time is a count of SM cycles for a work item, the slower of math and operand
 a tile costs besides its main loop; the waves of items over the SMs give that of the launch, unless
 memory takes longer. It orders schedules; it does not predict. The menu and its numbers were fitted
 to what `cudnn-aot tune` measured on an H200 (bench/NOTES.md, "Schedules by measurement"): over 77
-cases the first of the ranking took 1.007 times as long as the best of 115 schedules.
+cases the first of the ranking took 1.007 times as long as the best of 115 schedules. Those of
+stream-K were not measured yet.
 """
 
 from __future__ import annotations
@@ -15,7 +16,12 @@ import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from cudnn_aot.recipes.gemm.config import GemmConfig
+from cudnn_aot.recipes.gemm.config import (
+    STREAM_MAX_PIECES,
+    STREAM_MIN_GAIN,
+    STREAM_MIN_SHARE,
+    GemmConfig,
+)
 
 Extents = Mapping[str, int]  # batch, m, n, k
 
@@ -49,7 +55,7 @@ PINGPONG_MACS_PER_CYCLE: Mapping[int, Mapping[int, float]] = {
     64: {128: 1350, 256: 1700},
     128: {64: 1400, 96: 1560, 128: 1760, 160: 1750, 192: 1770},
 }
-# (tile_m, tile_n, cluster_m, cluster_n, splits, split_buf, pingpong); two math warpgroups for 128
+# (tile_m, tile_n, cluster_m, cluster_n, splits, stream_k, pingpong); two math warpgroups for 128
 # rows and for ping-pong. What wins ties first: smaller tiles, and to share B, which is read from
 # memory, before A.
 COOPERATIVE = (
@@ -62,8 +68,9 @@ COOPERATIVE = (
     *((128, tile_n, 1, 1, 2, 0) for tile_n in (64, 96, 128)),
     *((64, tile_n, 1, 1, 4, 0) for tile_n in (64, 128, 192)),
     (128, 64, 1, 1, 4, 0),
-    (64, 64, 1, 1, 8, 1),
-    (64, 128, 1, 1, 8, 1),
+    *((64, tile_n, 1, 1, 1, 1) for tile_n in (64, 128, 256)),
+    *((128, tile_n, 1, 1, 1, 1) for tile_n in (128, 192, 256)),
+    *((128, tile_n, 2, 1, 1, 1) for tile_n in (128, 192, 256)),
 )
 PINGPONG = (
     (64, 128, 1, 1),
@@ -72,7 +79,7 @@ PINGPONG = (
     *((128, tile_n, 2, 1) for tile_n in (64, 96, 128, 160, 192)),
 )
 MENU = (*((*row, 0) for row in COOPERATIVE), *((*row, 1, 0, 1) for row in PINGPONG))
-# A split is not worth its sums with fewer elements of K, in tiles.
+# A split in a cluster is not worth its sums with fewer elements of K, in tiles.
 MIN_SPLIT_TILES = 4
 # Accumulators of a thread, beyond which a chain of ping-pong has too few registers.
 PINGPONG_CHAIN_ACCUMULATORS = 160
@@ -83,7 +90,8 @@ PINGPONG_OPERAND_BYTES_PER_CYCLE = 49.0  # loads go on while a tile is finished
 MEMORY_BYTES_PER_CYCLE = 2180.0
 # Pipeline fill, epilogue and store of a tile: of any, and of each column of 64 rows.
 TILE_CYCLES, COLUMN_CYCLES = 500.0, 3.0
-# Partial sums over a workspace: bytes per cycle, and the fill that zeroes the counters.
+# Partial sums over a workspace: bytes written per cycle, half of the cycles to read them, and the
+# fill that zeroes the counters.
 WORKSPACE_BYTES_PER_CYCLE, FILL_CYCLES = 12.0, 3000.0
 # Partial sums to the other blocks of a cluster.
 CLUSTER_BYTES_PER_CYCLE = 9.0
@@ -158,9 +166,30 @@ def _tail_cycles(config: GemmConfig, products: int) -> float:
     splits, partial_bytes = config.splits, 4 * config.tile_m * config.tile_n
     columns = products * config.tile_n * config.tile_m / 64 / config.cluster_k
     cycles = TILE_CYCLES + COLUMN_CYCLES * columns * (config.tile_m // 64 if config.pingpong else 1)
-    if config.split_buf:  # every split writes its partial tile, the last to arrive reads them all
-        return cycles + partial_bytes / WORKSPACE_BYTES_PER_CYCLE * (1 + splits / 2)
     return cycles + partial_bytes / CLUSTER_BYTES_PER_CYCLE * (splits - 1) / splits
+
+
+def stream_k(tiles: int, k_tiles: int, clusters: int) -> tuple[int, int, int] | None:
+    """How clusters share tiles out: the k tiles of the longest share, those of whole waves among
+    them; the pieces of a tile; and the partial tiles that a block writes. None where nothing is
+    split: what the kernel does then (`kernels.raster.StreamK`), a plain schedule does without its
+    counters.
+    """
+    rest = tiles % clusters
+    if not rest:
+        return None
+    if tiles > clusters:  # the last two waves: a block ends one tile and begins another
+        waves, streamed = tiles // clusters - 1, clusters + rest
+        length = -(-streamed * k_tiles // clusters)
+        if 2 * k_tiles - length < STREAM_MIN_GAIN:
+            return None
+        return waves * k_tiles + length, 2, 1
+    most = min(clusters, tiles * max(min(k_tiles // STREAM_MIN_SHARE, STREAM_MAX_PIECES), 1))
+    splits = most // tiles
+    even, length = -(-k_tiles // splits), -(-tiles * k_tiles // most)
+    if even - length >= STREAM_MIN_GAIN:
+        return length, splits + 1, 2
+    return (even, splits, 1) if splits > 1 else None
 
 
 PLAIN = menu_for(2, 1)  # of one matmul of 16-bit elements
@@ -168,7 +197,7 @@ PLAIN = menu_for(2, 1)  # of one matmul of 16-bit elements
 
 def modelled_cycles(menu: Menu, extents: Extents, sm_count: int) -> list[tuple[float, float]]:
     """Modelled time of one launch of each row of the menu, in SM cycles; then, for ties, that of
-    the SMs alone. Infinite where a split would leave blocks without work.
+    the SMs alone. Infinite where a split would leave blocks without work, or nothing is split.
 
     A symbolic graph asks for some hundred of them: what they share is computed once.
     """
@@ -177,10 +206,11 @@ def modelled_cycles(menu: Menu, extents: Extents, sm_count: int) -> list[tuple[f
     moved = element_bytes * k * (m + products * n) + 2 * m * n
     memory = batch * moved / MEMORY_BYTES_PER_CYCLE
     few_rows = -(-m // 16) * 16  # of A, that loads bring where there is less than a tile of them
-    longest_split = k // (MIN_SPLIT_TILES * TILE_K_BYTES // element_bytes)
+    tile_k = TILE_K_BYTES // element_bytes
+    longest_split = k // (MIN_SPLIT_TILES * tile_k)
     modelled = []
     for row in menu.rows:
-        tile_m, tile_n, cluster_m, cluster_n, splits, split_buf, pingpong, math_cycles, tail = row
+        tile_m, tile_n, cluster_m, cluster_n, splits, stream, pingpong, math_cycles, tail = row
         tiles_m, tiles_n = -(-m // tile_m), -(-n // tile_n)
         # A cluster shares what its blocks have in common; alone, a block shares nothing.
         rows: float = few_rows if m < tile_m else tile_m
@@ -200,23 +230,34 @@ def modelled_cycles(menu: Menu, extents: Extents, sm_count: int) -> list[tuple[f
         sms, length, launch = sm_count, k, LAUNCH_CYCLES
         if cluster_m > 1 or cluster_n > 1:
             launch += SHARING_CYCLES
-        if splits > 1:
-            if splits > longest_split or (split_buf and tiles >= sm_count):
+        if stream:
+            blocks = cluster_m * cluster_n
+            clusters, tiles = max(sm_count // blocks, 1), tiles // blocks
+            shared = stream_k(tiles, -(-k // tile_k), clusters)
+            if shared is None:
                 modelled.append(_NEVER)
                 continue
-            length = -(-k // splits)
-            if split_buf:
-                launch += FILL_CYCLES
-            elif splits == 4:
-                sms -= sm_count // IDLE_SHARE_OF_FOUR
-        waves = -(-tiles * splits // sms)
-        if pingpong:  # a tile is finished while the next is multiplied
+            k_tiles, pieces, written = shared
+            partial = 4 * tile_n * min(few_rows, tile_m) / WORKSPACE_BYTES_PER_CYCLE
+            sums = partial * (written + (pieces - 1) / 2)
+            launch += FILL_CYCLES
+            cycles = k_tiles * tile_k * per_k + tail * -(-tiles // clusters) + sums
+            tail += sums
+        elif pingpong:  # a tile is finished while the next is multiplied
+            waves = -(-tiles // sms)
             cycles = waves * length * per_k + tail
             pairs = -(-waves // 2) * (length * per_k + tail)
             if cycles < pairs:
                 cycles = pairs
         else:
-            cycles = (length * per_k + tail) * waves
+            if splits > 1:
+                if splits > longest_split:
+                    modelled.append(_NEVER)
+                    continue
+                length = -(-k // splits)
+                if splits == 4:
+                    sms -= sm_count // IDLE_SHARE_OF_FOUR
+            cycles = (length * per_k + tail) * -(-tiles * splits // sms)
         waits = memory + tail
         if cycles > waits:
             modelled.append((cycles + UNHIDDEN * waits + launch, cycles))

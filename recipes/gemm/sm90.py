@@ -5,7 +5,7 @@ added.
 
 A plan has, for each presence of the optional outputs, a TMA + WGMMA branch and a slower one that
 takes any strides and any element-aligned pointer; guards on the call's own strides and addresses
-choose. Split-K plans zero their tile counters first; reductions are folded in a second step.
+choose. Stream-K plans zero their tile counters first; reductions are folded in a second step.
 """
 
 from __future__ import annotations
@@ -32,7 +32,13 @@ from cudnn_aot.recipes.gemm.capability import (
     SCALES,
     GemmCapability,
 )
-from cudnn_aot.recipes.gemm.config import GemmConfig, Schedule, tile_class
+from cudnn_aot.recipes.gemm.config import (
+    STREAM_MAX_PIECES,
+    STREAM_MIN_SHARE,
+    GemmConfig,
+    Schedule,
+    tile_class,
+)
 from cudnn_aot.recipes.gemm.facts import GemmFacts
 from cudnn_aot.recipes.gemm.lowering import Json, KernelParts, TableBuilder, Variant
 from cudnn_aot.recipes.operand import FP8_DTYPES, bounds
@@ -42,6 +48,8 @@ TMA_TEMPLATE = "gemm.kernels.sm90:matmul"
 GROUP_ROWS = 64
 # Rows of A in a load where a matrix has so few that its tiles are not full.
 A_BOX, FEW_ROWS = 16, 256
+# Of the largest Hopper chip: what bounds a workspace until a device is known.
+MAX_SMS = 144
 
 # Of every row of an engine for Hopper.
 SM90: dict[str, Any] = {
@@ -88,7 +96,7 @@ class ScheduledEngine(Engine):
 
 
 class GemmSm90Persistent(ScheduledEngine):
-    """Persistent TMA + WGMMA, cooperative math warpgroups, optional split-K.
+    """Persistent TMA + WGMMA, cooperative math warpgroups, optional split of K or stream-K.
 
     Sums of FP8 products are fp32: the tensor cores, which keep fewer bits, add up 128 of K alone.
     """
@@ -139,20 +147,21 @@ def _add_tma_branch(
     )
     params = tma_params(facts, config, parts, layout, store)
     kernel = builder.kernel(kernel_spec(TMA_TEMPLATE, params, target))
-    head: list[Json] = [{"arg": "launch"}, {"arg": "int", "value": ["attr", "sm_count"]}]
+    sm_count: ex.Expr = ["attr", "sm_count"]
     operands = parts.operands
     share = config.tile_n // config.cluster_k  # of a tile's columns, that a block finishes
     folds = second_step(builder, facts, variant, parts, (GROUP_ROWS, share), target)
     workspace, steps = folds.workspace, []
-    if config.split_buf:
-        split = _split_k(facts, config)
-        head.append({"arg": "int", "value": split.splits})
-        operands = operands + split.views
-        workspace = split.workspace + workspace
-        steps.append(split.fill)
+    if config.stream_k:
+        sm_count = ex.minimum(sm_count, MAX_SMS)
+        stream = _stream_k(facts, config, sm_count)
+        operands = operands + stream.views
+        workspace = stream.workspace + workspace
+        steps.append(stream.fill)
+    head: list[Json] = [{"arg": "launch"}, {"arg": "int", "value": sm_count}]
     args = head + operands + parts.inputs + folds.outputs
     steps += [{"step": "kernel", "kernel": kernel, "args": args}, *folds.steps]
-    name = "split_k" if config.split_buf else "tma"
+    name = "stream_k" if config.stream_k else "tma"
     builder.add(f"{name}{variant.name}", guard, workspace, steps)
 
 
@@ -166,7 +175,7 @@ def tma_params(
         "tile": list(config.tile),
         "cluster": [config.cluster_m, config.cluster_n, config.cluster_k],
         "a_box": _a_box(facts, config, layout[0]),
-        "split_k": config.split_buf == 1,
+        "stream_k": config.stream_k == 1,
         "pingpong": config.pingpong == 1,
         "store": store,
     }
@@ -184,27 +193,34 @@ def _a_box(facts: GemmFacts, config: GemmConfig, a_major: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _SplitK:
-    splits: ex.Expr
+class _StreamK:
     views: list[Any]
     workspace: list[Json]
     fill: Json
 
 
-def _split_k(facts: GemmFacts, config: GemmConfig) -> _SplitK:
-    """Workspace of a split-K plan: fp32 partial tiles of every split, an arrival counter per tile.
+def _stream_k(facts: GemmFacts, config: GemmConfig, sm_count: ex.Expr) -> _StreamK:
+    """Workspace of a stream-K plan: two fp32 partial tiles for each block that has pieces of tiles,
+    and an arrival counter for each tile of the last two waves.
 
-    Tiles are counted in whole clusters, as the kernel's scheduler walks them.
+    Tiles are counted in whole clusters, as the kernel walks them.
     """
     p = lowering.problem(facts)
-    tiles_m = ex.round_up(ex.ceil_div(p.m, config.tile_m), config.cluster_m)
-    tiles_n = ex.round_up(ex.ceil_div(p.n, config.tile_n), config.cluster_n)
-    tiles = ex.mul(tiles_m, tiles_n, p.batch)
-    splits = ex.minimum(config.splits, ex.ceil_div(p.k, config.tile_k))
-    elements = ex.mul(tiles, splits, config.tile_m * config.tile_n)
-    counters_bytes = ex.mul(tiles, 4)
-    return _SplitK(
-        splits=splits,
+    size = config.cluster_m * config.cluster_n
+    tiles = ex.mul(
+        ex.ceil_div(p.m, config.tile_m * config.cluster_m),
+        ex.ceil_div(p.n, config.tile_n * config.cluster_n),
+        p.batch,
+    )
+    clusters = ex.floor_div(sm_count, size)
+    if size > 1:
+        clusters = ex.maximum(clusters, 1)
+    pieces = ex.minimum(ex.ceil_div(p.k, STREAM_MIN_SHARE * config.tile_k), STREAM_MAX_PIECES)
+    sharing = ex.minimum(clusters, ex.mul(tiles, pieces))
+    elements = ex.mul(sharing, 2 * size * config.tile_m * config.tile_n)
+    counters = ex.mul(ex.minimum(ex.mul(clusters, 2), tiles), size)
+    counters_bytes = ex.mul(counters, 4)
+    return _StreamK(
         views=[
             {
                 "arg": "tensor",
@@ -213,7 +229,13 @@ def _split_k(facts: GemmFacts, config: GemmConfig) -> _SplitK:
                 "dim": [elements],
                 "stride": [1],
             },
-            {"arg": "tensor", "slice": "counters", "dtype": "INT32", "dim": [tiles], "stride": [1]},
+            {
+                "arg": "tensor",
+                "slice": "counters",
+                "dtype": "INT32",
+                "dim": [counters],
+                "stride": [1],
+            },
         ],
         workspace=[
             {

@@ -23,8 +23,8 @@ def graph(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> list[GemmConfig]:
-    """Of what would be measured only some splits of a tile, which share a kernel."""
-    found = [GemmConfig(64, 64, 64, 1, 1, splits, 1) for splits in (2, 3, 6)]
+    """Of what would be measured only some splits of a tile."""
+    found = [GemmConfig(64, 64, 64, 1, 1, *split) for split in ((1, 0), (2, 0), (1, 1))]
     monkeypatch.setattr(GemmConfig, "measured", classmethod(lambda cls, *_: iter(found)))
     return found
 
@@ -48,7 +48,7 @@ def test_all_configs_and_plain_builds_in_turn(graph: Path, few, tmp_path: Path) 
     assert not is_all
     every = build(graph, store, all_configs=True)
     assert [g.status for g in every.graphs] == [Status.BUILT]
-    assert every.kernels.compiled <= 1  # splits are an argument; the best may be one of these
+    assert every.kernels.compiled <= len(few)  # the best may be one of these
     found, is_all = records(store)
     assert is_all and found[0] == first
     spelled = [{knob.name: value for knob, value in each.to_public().items()} for each in few]

@@ -43,7 +43,7 @@ def graph_of(reader, name):
 def branch_of(config) -> str:
     if isinstance(config, GemvConfig):
         return "gemv"
-    return "split_k" if isinstance(config, GemmConfig) and config.split_buf else "tma"
+    return "stream_k" if isinstance(config, GemmConfig) and config.stream_k else "tma"
 
 
 def test_the_store_has_every_config(every_config):

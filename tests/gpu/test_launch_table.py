@@ -12,6 +12,7 @@ from torch_reference import assert_close, execute, operands
 
 from cudnn_aot import runtime
 from cudnn_aot.errors import RefusedError
+from cudnn_aot.recipes.gemm.sm90 import MAX_SMS
 
 
 def stream() -> int:
@@ -19,20 +20,21 @@ def stream() -> int:
 
 
 def test_two_step_plan_with_fill_workspace_and_sm_count(stored):
-    plan = stored.plan("split_k")
-    branch = plan.table["branches"]["split_k"]
+    plan = stored.plan("stream_k")
+    branch = plan.table["branches"]["stream_k"]
     assert [step["step"] for step in branch["steps"]] == ["fill", "kernel"]
-    assert {"arg": "int", "value": ["attr", "sm_count"]} in branch["steps"][1]["args"]
+    sm_count = ["min", ["attr", "sm_count"], MAX_SMS]
+    assert {"arg": "int", "value": sm_count} in branch["steps"][1]["args"]
     assert plan.workspace_bytes() > 0
-    graph = stored.graph("split_k")
+    graph = stored.graph("stream_k")
     bound = operands(graph, {})
     execute(plan, bound, {})  # the workspace is poisoned: the fill must zero the counters
     assert_close(graph, bound)
 
 
 def test_workspace_too_small_missing_or_misaligned_is_refused(stored):
-    plan = stored.plan("split_k")
-    bound = operands(stored.graph("split_k"), {})
+    plan = stored.plan("stream_k")
+    bound = operands(stored.graph("stream_k"), {})
     need = plan.workspace_bytes()
     room = torch.empty(need + 256, dtype=torch.uint8, device="cuda")
     for workspace in (None, room[: need - 1], room[1 : need + 1]):
@@ -132,7 +134,7 @@ def _count_launches(call) -> int:
 
 def test_first_call_after_prepare_inside_capture(stored):
     """`prepare` leaves nothing lazy: the first execute of a fresh plan is captured and replayed."""
-    for name in ("swish", "split_k"):
+    for name in ("swish", "stream_k"):
         graph = stored.graph(name)
         bound = operands(graph, {})
         plan = runtime.open(stored.path, target="h200").plan(name)

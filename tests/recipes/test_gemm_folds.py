@@ -103,7 +103,7 @@ def test_the_rows_of_a_partial_value_are_those_of_a_math_warpgroup():
         (GemmConfig(64, 96, 64, 1, 2, 1), 96),
         (GemmConfig(64, 128, 64, 1, 1, 4), 32),  # blocks of a cluster share the columns out
         (GemmConfig(128, 64, 64, 1, 1, 2), 32),
-        (GemmConfig(64, 64, 64, 1, 1, 8, 1), 64),  # the last of the splits finishes all of them
+        (GemmConfig(64, 64, 64, 1, 1, 1, 1), 64),  # the last piece of a tile finishes all of them
     ],
 )
 @pytest.mark.parametrize("rows", [1, 64, 65, 130])
@@ -111,11 +111,11 @@ def test_tiles_are_counted_as_the_schedule_has_them(schedule, columns, rows):
     """A partial value for each 64 rows, for the columns that a block finishes, or for both."""
     graph = reduced("g", "M", 328, 1024, EVERY_AXES, batch=3, symbols=UP_TO)
     plan = planned(graph, schedule)
-    name = "split_k" if schedule.split_buf else "tma"
+    name = "stream_k" if schedule.stream_k else "tma"
     branch, call = plan.table["branches"][name], declared(plan.table, {"M": rows})
     assert call.branch(plan.table) == name
     matmul = "gemm.kernels.sm90:matmul"
-    head = ["fill", matmul] if schedule.split_buf else [matmul]
+    head = ["fill", matmul] if schedule.stream_k else [matmul]
     assert templates(plan, name) == head + ["gemm.kernels.fold:fold"] * 3
     down, across = -(-rows // 64), -(-328 // columns)
     want = [(down, 328, 3, rows), (across, rows, 3, 328), (down * across, 1, 3, rows * 328)]
@@ -135,7 +135,7 @@ def test_tiles_are_counted_as_the_schedule_has_them(schedule, columns, rows):
     slices = {piece["name"]: call.value(piece["bytes"]) for piece in branch["workspace"]}
     views = step["args"][-3:]
     assert [slices[view["slice"]] for view in views] == [4 * t * r * b for t, r, b, _ in want]
-    assert len(slices) == len(branch["workspace"]) == (5 if schedule.split_buf else 3)
+    assert len(slices) == len(branch["workspace"]) == (5 if schedule.stream_k else 3)
 
 
 def test_the_same_kernel_serves_whatever_the_extents():

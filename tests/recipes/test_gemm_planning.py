@@ -16,13 +16,16 @@ from cudnn_aot.compiler.graph.enums import heur_mode
 from cudnn_aot.compiler.graph.ops import pointwise
 from cudnn_aot.compiler.planning import plan as planning
 from cudnn_aot.compiler.planning.engine import Refusal
+from cudnn_aot.compiler.planning.knobs import knob_type
 from cudnn_aot.compiler.planning.plan import plan_graph, plan_key
 from cudnn_aot.compiler.planning.plan_list import PlanList
 from cudnn_aot.compiler.target.target import load_target
 from cudnn_aot.errors import cudnnGraphNotSupportedError
 from cudnn_aot.recipes.gemm.config import GemmConfig
 from cudnn_aot.recipes.gemm.facts import analyze
+from cudnn_aot.recipes.gemm.kernels.raster import StreamK
 from cudnn_aot.recipes.gemm.model import PLAIN, best_sm90, modelled_cycles, rank_sm90
+from cudnn_aot.recipes.gemm.sm90 import MAX_SMS
 from cudnn_aot.recipes.pointwise import UNTRACED
 
 H200, CPU = load_target("h200"), load_target("cpu")
@@ -234,7 +237,7 @@ def test_branches_of_a_dynamic_graph():
     bounds = [part.bounds["M"] for part in plan.ranges]
     assert bounds[0][0] == 0 and bounds[-1][1] == 4096 and len(bounds) > 1
     by_range = [
-        f"{'split_k' if part.knobs['SPLIT_K_BUF'] else 'tma'} M={low}..{high}"
+        f"{'stream_k' if part.knobs['STREAM_K'] else 'tma'} M={low}..{high}"
         for part, (low, high) in zip(plan.ranges, bounds, strict=True)
     ]
     first, last = by_range[0], by_range[-1]
@@ -274,21 +277,70 @@ def test_outputs_whose_rows_tma_cannot_store_are_stored_directly():
     assert store_of(plan_graph(gemm_graphs.plain("g", 201, 336, 264), H200)) == "tma"
 
 
-def test_split_k_zeroes_its_counters_first_and_sizes_its_workspace():
-    plans = PlanList(gemm_graphs.plain("g", 16, 512, 16384), H200)
-    knobs = GemmConfig(64, 96, 64, 1, 2, 7, 1).to_public()
+@pytest.mark.parametrize(
+    ("m", "n", "cluster", "sms", "slots", "tiles"),
+    [
+        (16, 512, (1, 2), 132, 2 * 24, 3),  # of 96 columns in whole clusters, in 8 pieces at most
+        (16, 512, (1, 2), 7, 2 * 3, 3),
+        (4096, 4096, (2, 1), 132, 2 * 66, 2 * 66),  # of 32 times 43, two waves have counters
+        (4096, 4096, (1, 1), 132, 2 * 132, 2 * 132),
+        (4096, 4096, (2, 1), 1, 2, 2),  # fewer SMs than a cluster has blocks
+        (4096, 4096, (1, 1), 1000, 2 * MAX_SMS, 2 * MAX_SMS),
+    ],
+)
+def test_stream_k_zeroes_its_counters_first_and_sizes_its_workspace(
+    m, n, cluster, sms, slots, tiles
+):
+    plans = PlanList(gemm_graphs.plain("g", m, n, 16384), H200)
+    knobs = GemmConfig(64, 96, 64, *cluster, 1, 1).to_public()
     plan = plans.lower(plans.append(20_000, knobs))
-    branch = plan.table["branches"]["split_k"]
+    branch = plan.table["branches"]["stream_k"]
     assert [s["step"] for s in branch["steps"]] == ["fill", "kernel"]
-    call = declared(plan.table, {})
-    tiles = 6  # of 96 columns, in whole clusters of two
-    partials = tiles * 7 * 64 * 96 * 4
-    assert call.workspace_bytes(branch) == -(-partials // 256) * 256 + 4 * tiles
+    call = replace(declared(plan.table, {}), attributes={"sm_count": sms})
+    blocks = cluster[0] * cluster[1]
+    partials = slots * blocks * 64 * 96 * 4
+    assert call.workspace_bytes(branch) == -(-partials // 256) * 256 + 4 * tiles * blocks
     fill, kernel = branch["steps"]
     assert (fill["slice"], fill["pattern"], fill["width"]) == ("counters", 0, 4)
-    assert call.value(fill["bytes"]) == 4 * tiles
+    assert call.value(fill["bytes"]) == 4 * tiles * blocks
     views = {a["slice"]: a for a in kernel["args"] if "slice" in a}
     assert call.value(views["partials"]["dim"][0]) * 4 == partials
+    # The kernel is told of no more SMs than there is room for.
+    assert [call.value(a["value"]) for a in kernel["args"] if a["arg"] == "int"] == [
+        min(sms, MAX_SMS)
+    ]
+    clusters = max(min(sms, MAX_SMS) // blocks, 1)
+    walk = StreamK.of(-(-m // (64 * cluster[0])) * -(-n // (96 * cluster[1])), 256, clusters)
+    assert 2 * walk.shares <= slots and walk.tiles - walk.whole <= tiles
+
+
+def test_graphs_that_are_to_be_split_are():
+    """Those of the GPU tests, on the SMs of their target."""
+    ways = {}
+    for make in (*gemm_graphs.TEST_GRAPHS, *gemm_graphs.BLOCK_SCALED_GRAPHS):
+        graph = make()
+        name = graph.name
+        if not name.startswith(("split_k", "stream_k")) and not name.endswith("stream_k"):
+            continue
+        plan = plan_graph(graph, H200)
+        config = GemmConfig.from_public({knob_type[k]: v for k, v in plan.knobs.items()})
+        if name.startswith("split_k"):
+            assert config.splits > 1
+            continue
+        assert config.stream_k == 1
+        facts = facts_of(graph).extents
+        blocks = config.cluster_m * config.cluster_n
+        tiles = -(-facts["m"] // (config.tile_m * config.cluster_m))
+        tiles *= -(-facts["n"] // (config.tile_n * config.cluster_n)) * facts["batch"]
+        walk = StreamK.of(tiles, -(-facts["k"] // config.tile_k), H200.sm_count // blocks)
+        pieces = {walk.pieces(tile).count for tile in range(tiles)}
+        assert max(pieces) > 1
+        ways[name] = (blocks > 1, walk.whole > 0 or tiles > walk.clusters, len(pieces) > 1)
+    assert set(ways) == {
+        "stream_k", "stream_k_uneven", "stream_k_waves", "fp8_stream_k", "blocks_stream_k"
+    }  # fmt: skip
+    assert ways["stream_k_waves"][:2] == (True, True)
+    assert ways["stream_k_uneven"][1:] == (False, True)
 
 
 def test_optional_outputs_have_a_branch_for_each_presence():
@@ -349,7 +401,7 @@ def test_ranking_is_complete_and_best_first():
 def test_few_tiles_and_a_long_k_are_split():
     facts = facts_of(gemm_graphs.plain("g", 16, 512, 16384))
     best = best_sm90([facts.extents], 132)
-    assert (best.splits > 1, best.tile_m) == (True, 64)
+    assert (best.splits > 1 or best.stream_k, best.tile_m) == (True, 64)
 
 
 def declared_graph(a_stride=(64 * 512, 512, 1), y_stride=(64 * 256, 256, 1), optional=False):

@@ -26,7 +26,6 @@ from cudnn_aot.errors import UsageError, cudnnGraphNotSupportedError
 from cudnn_aot.recipes.gemm import lowering
 from cudnn_aot.recipes.gemm.config import (
     CLUSTER_SPLITS,
-    MAX_SPLITS,
     SM90_CLUSTERS,
     SM90_TILES,
     GemmConfig,
@@ -261,8 +260,8 @@ def test_rows_outside_the_domain_are_refused_by_name_and_range():
 
 # --- the domain of schedules ---------------------------------------------------------------------
 
-# Not at all, in a cluster, through a workspace in a number that divides nothing, and in the most.
-SPLITS = ((1, 0), (2, 0), (4, 0), (2, 1), (7, 1), (MAX_SPLITS, 1))
+# Not at all, in a cluster, and to the k tile.
+SPLITS = ((1, 0), (2, 0), (4, 0), (1, 1))
 
 
 def every_config(tile) -> list[GemmConfig]:
@@ -280,7 +279,7 @@ def test_the_domain_is_what_the_kernel_is_written_for():
     dt = cudnn.data_type
     tiles = tuple(itertools.chain(*SM90_TILES.values(), [(192, 128, 64), (64, 48, 64)]))
     clusters = (*SM90_CLUSTERS, (2, 2), (4, 1))
-    splits = (*SPLITS, (3, 0), (8, 0))
+    splits = (*SPLITS, (3, 0), (8, 0), (2, 1))
     known = set()
     makers = [
         functools.partial(make, io=io)
@@ -325,33 +324,29 @@ def test_every_config_lowers_and_names_itself(any_m, tile):
     """A schedule changes kernels, steps and workspace; operands, checks and symbols never."""
     base = any_m.lower(0).table
     configs = every_config(tile)
-    assert len(configs) >= len(SM90_CLUSTERS) * 4
+    assert len(configs) >= len(SM90_CLUSTERS) * 2
     for config in configs:
         index = any_m.append(ENGINE, config.to_public())
         planned = any_m.lower(index)
         assert planned.knobs == {knob.name: value for knob, value in config.to_public().items()}
         plan = _native.Plan(json.loads(json.dumps(planned.table)))
         assert plan.workspace_bytes(None) == any_m.workspace_bytes(index)
-        assert (plan.workspace_bytes(None) > 0) is (config.split_buf == 1)
+        assert (plan.workspace_bytes(None) > 0) is (config.stream_k == 1)
         (tma,) = [spec.params for spec in planned.kernels if "tile" in spec.params]
         assert tuple(tma["tile"]) == config.tile
         assert tuple(tma["cluster"]) == (config.cluster_m, config.cluster_n, config.cluster_k)
-        assert config.cluster_k == (1 if config.split_buf else config.splits)
-        assert tma["split_k"] is (config.split_buf == 1)
+        assert tma["stream_k"] is (config.stream_k == 1)
         assert tma["pingpong"] is (config.pingpong == 1)
         for part in ("operands", "checks", "symbols", "device", "version"):
             assert planned.table[part] == base[part]
 
 
-def test_the_number_of_splits_through_a_workspace_shares_a_kernel(any_m):
-    """It is an argument: plans that differ in it alone compile nothing twice."""
-
-    def kernels(splits, buffer):
-        config = GemmConfig(64, 128, 64, 1, 1, splits, buffer)
-        return any_m.lower(any_m.append(ENGINE, config.to_public())).kernels
-
-    assert kernels(2, 1) == kernels(7, 1) == kernels(64, 1)
-    assert len({kernels(*split) for split in SPLITS}) == 4  # those of a cluster have their own
+def test_each_way_to_split_k_has_a_kernel(any_m):
+    kernels = set()
+    for splits, stream_k in SPLITS:
+        config = GemmConfig(64, 128, 64, 1, 1, splits, stream_k)
+        kernels.add(any_m.lower(any_m.append(ENGINE, config.to_public())).kernels)
+    assert len(kernels) == len(SPLITS)
 
 
 @pytest.mark.parametrize(
@@ -375,7 +370,7 @@ def test_the_number_of_splits_through_a_workspace_shares_a_kernel(any_m):
 )
 def test_few_rows_of_a_are_loaded_in_boxes_of_16(tile_m, make, a_box):
     plans = listed(make())
-    for cluster, split in itertools.product(SM90_CLUSTERS, ((1, 0), (2, 0), (3, 1))):
+    for cluster, split in itertools.product(SM90_CLUSTERS, ((1, 0), (2, 0), (1, 1))):
         config = GemmConfig(tile_m, 64, 64, *cluster, *split)
         if config.why_not():
             continue
@@ -387,7 +382,7 @@ def test_few_rows_of_a_are_loaded_in_boxes_of_16(tile_m, make, a_box):
 
 @pytest.mark.parametrize("splits", CLUSTER_SPLITS)
 def test_a_k_of_fewer_tiles_than_blocks_that_split_it_goes_to_the_branch_for_any_strides(splits):
-    """Each block of a cluster has work; through a workspace K is split in fewer."""
+    """Each block of a cluster has work; stream-K leaves a short K whole."""
     symbols = rows("K", 8, 4096, multiple_of=8)
     plans = listed(gemm_graphs.plain("g", 64, 512, "K", symbols=symbols))
     tile = (64, 64, 64)
@@ -404,7 +399,7 @@ def test_a_k_of_fewer_tiles_than_blocks_that_split_it_goes_to_the_branch_for_any
         assert branch(in_cluster, k) == "tma"
     for k in (8, last_too_short, 4096):
         assert branch(GemmConfig(*tile, 1, 1, 1), k) == "tma"
-        assert branch(GemmConfig(*tile, 1, 1, splits, 1), k) == "split_k"
+        assert branch(GemmConfig(*tile, 1, 1, 1, 1), k) == "stream_k"
 
 
 @pytest.mark.parametrize(
@@ -413,19 +408,19 @@ def test_a_k_of_fewer_tiles_than_blocks_that_split_it_goes_to_the_branch_for_any
         ({"TILE_M": 96}, cudnnGraphNotSupportedError, "tile 96x128x64 is not one of 128x256x64"),
         ({"TILEK": 32}, cudnnGraphNotSupportedError, "tile 64x128x32 is not one of"),
         ({"TILE_CGA_M": 2, "TILE_CGA_N": 2}, cudnnGraphNotSupportedError, "cluster 2x2 is not"),
-        ({"SPLIT_K_SLC": 0}, cudnnGraphNotSupportedError, r"0 splits of K, want 1\.\.64"),
-        ({"SPLIT_K_SLC": 65}, cudnnGraphNotSupportedError, r"65 splits of K, want 1\.\.64"),
-        (
-            {"SPLIT_K_BUF": 1},
-            cudnnGraphNotSupportedError,
-            "SPLIT_K_BUF is 1 and nothing is split",
-        ),
-        ({"SPLIT_K_BUF": 2}, cudnnGraphNotSupportedError, "SPLIT_K_BUF is 2, want 0 or 1"),
+        ({"SPLIT_K_SLC": 0}, cudnnGraphNotSupportedError, "0 splits of K in a cluster, want 1 or"),
         (
             {"SPLIT_K_SLC": 3},
             cudnnGraphNotSupportedError,
-            "3 splits of K in a cluster, want 2 or 4, or SPLIT_K_BUF 1",
+            "3 splits of K in a cluster, want 1 or 2 or 4",
         ),
+        ({"STREAM_K": 2}, cudnnGraphNotSupportedError, "STREAM_K is 2, want 0 or 1"),
+        (
+            {"SPLIT_K_SLC": 2, "STREAM_K": 1},
+            cudnnGraphNotSupportedError,
+            "SPLIT_K_SLC is 2 and STREAM_K is 1, want one way to split K",
+        ),
+        ({"SPLIT_K_BUF": 0}, cudnnGraphNotSupportedError, "it has no knob SPLIT_K_BUF"),
         (
             {"SPLIT_K_SLC": 2, "TILE_CGA_M": 2},
             cudnnGraphNotSupportedError,

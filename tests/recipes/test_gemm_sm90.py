@@ -13,10 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pointwise_graphs
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
-from cudnn_aot.recipes.gemm import any_stride
-from cudnn_aot.recipes.gemm.kernels import operands, simt, sm90, sm90_config
-from cudnn_aot.recipes.gemm.kernels.raster import Raster
+from cudnn_aot.recipes.gemm import any_stride, model
+from cudnn_aot.recipes.gemm.config import STREAM_MAX_PIECES, STREAM_MIN_GAIN, STREAM_MIN_SHARE
+from cudnn_aot.recipes.gemm.kernels import operands, raster, simt, sm90, sm90_config
+from cudnn_aot.recipes.gemm.kernels.raster import Raster, StreamK
 from cudnn_aot.recipes.pointwise import TRACED
 from cudnn_aot.recipes.reductions import FOLDED
 from cudnn_aot.recipes.trace import pointwise
@@ -70,7 +73,7 @@ def every_op() -> dict:
 def params(
     tile,
     cluster=(1, 1, 1),
-    split_k=False,
+    stream_k=False,
     store="tma",
     majors="kk",
     ab="BFLOAT16",
@@ -90,7 +93,7 @@ def params(
         "tile": list(tile),
         "cluster": list(cluster),
         "a_box": a_box or tile[0],
-        "split_k": split_k,
+        "stream_k": stream_k,
         "pingpong": pingpong,
         "store": store,
         "epilogue": e,
@@ -163,13 +166,13 @@ NARROW = {
 PAIR_B, PAIR_A = {"cluster": (2, 1, 1)}, {"cluster": (1, 2, 1)}  # what two blocks share
 HALVES, QUARTERS = {"cluster": (1, 1, 2)}, {"cluster": (1, 1, 4)}  # of K
 FEW, PINGPONG = {"a_box": 16}, {"pingpong": True}
-SPLIT, DIRECT = {"split_k": True}, {"store": "direct"}
+STREAM, DIRECT = {"stream_k": True}, {"store": "direct"}
 # By the bytes of an element and a tile's rows and columns: a name, and what is not as usual.
 FORMS: dict[int, dict[tuple[int, int], tuple[str, dict]]] = {
     2: {
         (128, 256): ("chain", {**PAIR_B, "e": CHAIN}),
         (128, 224): ("mn", {**PAIR_A, "majors": "mn"}),
-        (128, 192): ("split_direct", SPLIT | DIRECT),
+        (128, 192): ("stream_direct", {**STREAM, **PAIR_B, **DIRECT}),
         (128, 160): ("halves", {**HALVES, "ab": "HALF"}),
         (128, 128): ("gated", {**PAIR_B, "majors": "kn", "e": SWIGLU, "products": 2}),
         (128, 96): ("few_gated", {**FEW, "e": SWIGLU, "products": 2}),
@@ -179,14 +182,14 @@ FORMS: dict[int, dict[tuple[int, int], tuple[str, dict]]] = {
         (64, 224): ("half_pingpong", {**PAIR_A, **PINGPONG, "ab": "HALF"}),
         (64, 192): ("quarters_direct", {**QUARTERS, **DIRECT, "majors": "mn"}),
         (64, 160): ("gated_direct_pingpong", {**DIRECT, **PINGPONG, "e": SWIGLU, "products": 2}),
-        (64, 128): ("split_chain", {**SPLIT, "e": CHAIN}),
+        (64, 128): ("stream_chain", {**STREAM, "e": CHAIN}),
         (64, 96): ("few_pair_pingpong", FEW | PAIR_B | PINGPONG),
         (64, 64): ("", {}),
         (64, 48): ("few_chain", {**FEW, "e": CHAIN}),
         (64, 32): ("few_halves", FEW | HALVES | DIRECT),
     },
     1: {
-        (128, 256): ("", PAIR_B),
+        (128, 256): ("stream", STREAM | PAIR_B),
         (128, 224): ("", PAIR_A),
         (128, 192): ("bytes_chain", {"e": BYTES}),
         (128, 160): ("halves", HALVES),
@@ -194,18 +197,18 @@ FORMS: dict[int, dict[tuple[int, int], tuple[str, dict]]] = {
             "gated_blocks",
             {**PAIR_B, "e": SWIGLU_FP8, "products": 2, "scales": [1, 128, 128]},
         ),
-        (128, 96): ("split", {**SPLIT, "b": "FP8_E5M2"}),
+        (128, 96): ("stream", {**STREAM, "b": "FP8_E5M2"}),
         (128, 64): ("few_quarters", FEW | QUARTERS),
         (128, 32): ("direct", {**DIRECT, "ab": "FP8_E5M2"}),
         (64, 256): ("", PAIR_A),
         (64, 224): ("few_halves", {**FEW, **HALVES, "b": "FP8_E5M2"}),
         (64, 192): ("quarters_bytes_chain", {**QUARTERS, "e": BYTES}),
-        (64, 160): ("few_split", FEW | SPLIT),
+        (64, 160): ("few_stream", FEW | STREAM),
         (64, 128): ("few_gated", {**FEW, "e": SWIGLU_FP8, "products": 2}),
         (64, 96): ("halves_direct", HALVES | DIRECT),
         (64, 64): (
-            "split_direct_blocks",
-            {**SPLIT, **DIRECT, "b": "FP8_E5M2", "scales": [128, 64]},
+            "stream_direct_blocks",
+            {**STREAM, **DIRECT, "b": "FP8_E5M2", "scales": [128, 64]},
         ),
         (64, 48): ("few_direct", FEW | DIRECT),
         (64, 32): ("few", FEW),
@@ -327,7 +330,7 @@ def folds() -> dict[str, dict]:
         "folds_every": params((128, 256, 64), **PAIR_A, e=every_fold()),
         "folds_every_quarters": params((64, 64, 64), **QUARTERS, **FEW, e=every_fold()),
         "folds_direct_chain": params((128, 256, 64), **PAIR_B, **DIRECT, e=CHAIN_FOLDS),
-        "folds_split": params((128, 192, 64), **SPLIT, e=BIAS_GRADIENT),
+        "folds_split": params((128, 192, 64), **STREAM, e=BIAS_GRADIENT),
         "folds_halves": params((128, 160, 64), **HALVES, e=ROWS),
         "folds_gated": params((128, 128, 64), **PAIR_B, products=2, e=GATED),
         "folds_fp8_amax": params((128, 256, 128), **PAIR_B, **fp8, e=AMAX),
@@ -493,8 +496,8 @@ def test_bytes_do_not_depend_on_the_process(compiled):
             "tile: got (64, 96, 64), of which a block of 4 finishes 24 columns, want a multiple of",
         ),
         (
-            {"cluster": [1, 1, 2], "tile": (64, 96, 64), "a_box": 64, "split_k": True},
-            "split_k: got True with cluster (1, 1, 2), want one way to split K",
+            {"cluster": [1, 1, 2], "tile": (64, 96, 64), "a_box": 64, "stream_k": True},
+            "stream_k: got True with cluster (1, 1, 2), want one way to split K",
         ),
         (
             {"cluster": [1, 1, 2], "tile": (64, 64, 64), "a_box": 64, "products": 2},
@@ -505,7 +508,7 @@ def test_bytes_do_not_depend_on_the_process(compiled):
             "tile: got (128, 256, 64) with 256 accumulators per thread, want at most",
         ),
         (
-            {"pingpong": True, "tile": (128, 128, 64), "split_k": True},
+            {"pingpong": True, "tile": (128, 128, 64), "stream_k": True},
             "pingpong: got True with FP8 or K split, want False",
         ),
         ({"a_box": 32}, "a_box: got 32, want one of 16, 64, 128"),
@@ -520,8 +523,8 @@ def test_bytes_do_not_depend_on_the_process(compiled):
             "tile: got (128, 256, 64) with 256 accumulators per thread, want at most",
         ),
         (
-            {"products": 2, "tile": (64, 64, 64), "split_k": True},
-            "split_k: got True, want one of False",
+            {"products": 2, "tile": (64, 64, 64), "stream_k": True},
+            "stream_k: got True, want one of False",
         ),
         (
             {"a_dtype": "FP8_E4M3", "b_dtype": "FP8_E5M2", "a_major": "m"},
@@ -546,34 +549,102 @@ def test_unknown_operands_are_refused():
         operands.named_dtype("INT4")
 
 
-# (M, N, L, splits, cluster, tile): ragged both ways, one tile, bands cut short, a band of one row.
+# (M, N, L, cluster, tile): ragged both ways, one tile, bands cut short, a band of one row.
 RASTERS = [
-    (5000, 3000, 2, 3, (2, 1), (128, 256)),
-    (1, 1, 1, 1, (1, 2), (64, 64)),
-    (4096, 4096, 1, 1, (1, 1), (128, 128)),
-    (2049, 100, 1, 2, (1, 2), (128, 128)),
-    (130, 5000, 3, 1, (2, 1), (64, 256)),
+    (5000, 3000, 2, (2, 1), (128, 256)),
+    (1, 1, 1, (1, 2), (64, 64)),
+    (4096, 4096, 1, (1, 1), (128, 128)),
+    (2049, 100, 1, (1, 2), (128, 128)),
+    (130, 5000, 3, (2, 1), (64, 256)),
 ]
 
 
-@pytest.mark.parametrize(("m", "n", "batches", "splits", "cluster", "tile"), RASTERS)
-def test_raster_visits_every_tile_once(m, n, batches, splits, cluster, tile):
+@pytest.mark.parametrize(("m", "n", "batches", "cluster", "tile"), RASTERS)
+def test_raster_visits_every_tile_once(m, n, batches, cluster, tile):
     """The traced arithmetic, on Python integers: tiles are counted in whole clusters."""
-    raster = Raster.of(tile, cluster, (m, n, batches), splits)
+    walked = Raster.of(tile, cluster, (m, n, batches), 1)
     places = list(itertools.product(range(cluster[0]), range(cluster[1])))
-    tiles = [raster.locate(item, place) for item in range(raster.items) for place in places]
+    tiles = [walked.locate(item, place) for item in range(walked.items) for place in places]
     tiles_m = -(-m // (tile[0] * cluster[0])) * cluster[0]
     tiles_n = -(-n // (tile[1] * cluster[1])) * cluster[1]
-    want = itertools.product(range(tiles_m), range(tiles_n), range(batches), range(splits))
-    assert sorted((t.m, t.n, t.batch, t.split) for t in tiles) == sorted(want)
-    # The number of a tile is what the split-K workspace is indexed by.
-    numbers = {(t.m, t.n, t.batch): t.number for t in tiles}
-    assert sorted(numbers.values()) == list(range(tiles_m * tiles_n * batches))
+    want = itertools.product(range(tiles_m), range(tiles_n), range(batches))
+    assert sorted((t.m, t.n, t.batch) for t in tiles) == sorted(want)
+
+
+# Of stream-K: no more tiles than two waves and some, as more are whole; few clusters, as what a
+# GPU has takes the arithmetic long on Python integers.
+TILES, K_TILES, CLUSTERS = st.integers(1, 40), st.integers(1, 300), st.integers(1, 15)
+
+
+@settings(max_examples=60, deadline=None)
+@given(TILES, K_TILES, CLUSTERS)
+@example(1, 1, 15)
+@example(1, 300, 15)  # the most pieces
+@example(8, 33, 15)  # a k tile more than even parts
+@example(10, 300, 15)  # uneven parts
+@example(15, 300, 15)  # a whole wave
+@example(16, 4, 15)  # two waves, too short to stream
+@example(16, 5, 15)
+@example(29, 299, 15)
+@example(40, 17, 1)
+def test_stream_k_multiplies_every_k_tile_once(tiles, k_tiles, clusters):
+    """The traced arithmetic, on Python integers."""
+    walk = StreamK.of(tiles, k_tiles, clusters)
+    assert 1 <= walk.clusters <= clusters and walk.shares <= walk.clusters
+    done: dict[int, list[tuple[int, int, int]]] = {tile: [] for tile in range(tiles)}
+    lengths = []
+    for cluster in range(walk.clusters):
+        run = walk.run(cluster)
+        segments = [run.segment(item) for item in range(run.items)]
+        for each in segments:
+            assert 0 <= each.begin < each.end <= k_tiles
+            done[each.tile].append((each.begin, each.end, cluster))
+        lengths.append(sum(each.end - each.begin for each in segments))
+    slots: list[int] = []
+    most = 1
+    for tile, found in done.items():
+        found.sort()
+        ends = [0, *(end for _, end, _ in found)]
+        assert [begin for begin, _, _ in found] == ends[:-1] and ends[-1] == k_tiles
+        # Every CTA of a tile counts the same arrivals, and finds the sums of the others.
+        pieces = walk.pieces(tile)
+        assert pieces.count == len(found)
+        if pieces.count > 1:
+            most = max(most, pieces.count)
+            assert [cluster for *_, cluster in found] == [
+                pieces.first + piece for piece in range(pieces.count)
+            ]
+            slots += map(pieces.slot, range(pieces.count))
+            assert tile - walk.whole in range(min(2 * clusters, tiles))  # the counters
+    assert len(set(slots)) == len(slots)
+    bound = min(clusters, tiles * min(-(-k_tiles // STREAM_MIN_SHARE), STREAM_MAX_PIECES))
+    assert all(0 <= slot < 2 * bound for slot in slots)
+    # The model knows what the kernel does.
+    modelled = model.stream_k(tiles, k_tiles, clusters)
+    assert (modelled is None) is (not slots)
+    if modelled is not None:
+        assert modelled[0] == max(lengths)
+        assert max(lengths) - min(lengths) <= 1 or walk.clusters < clusters or walk.whole == 0
+
+
+def test_stream_k_is_planned_as_it_is_walked():
+    assert (STREAM_MIN_SHARE, STREAM_MIN_GAIN, STREAM_MAX_PIECES) == (
+        raster.MIN_SHARE,
+        raster.MIN_GAIN,
+        raster.MAX_PIECES,
+    )
+    # 48 tiles for 66 clusters of two blocks, of which each gets 0.73 of one.
+    walk = StreamK.of(48, 64, 66)
+    assert (walk.whole, walk.shares) == (0, 66)
+    assert {walk.pieces(tile).count for tile in range(48)} == {2, 3}
+    # 768 tiles of 128 x 256, in 384 clusters: the last 120 of them are shared out.
+    walk = StreamK.of(384, 64, 66)
+    assert (walk.whole, walk.shares, walk.run(65).end) == (264, 66, 120 * 64)
 
 
 def test_neighbouring_items_share_operands():
     """A wave of 132 CTAs of the large tile covers a square of about 2048 x 2048 outputs."""
-    raster = Raster.of((128, 256), (1, 1), (8192, 8192, 1), 1)
-    wave = [raster.locate(item, (0, 0)) for item in range(128)]
+    walked = Raster.of((128, 256), (1, 1), (8192, 8192, 1), 1)
+    wave = [walked.locate(item, (0, 0)) for item in range(128)]
     assert {t.m for t in wave} == set(range(16))
     assert {t.n for t in wave} == set(range(8))

@@ -19,7 +19,7 @@ from cudnn_aot.recipes.gemm.config import CLUSTER_SPLITS, SM90_CLUSTERS, SM90_TI
 H200 = load_target("h200")
 TILE_64x256 = {
     "TILE_M": 64, "TILE_N": 256, "TILEK": 64, "TILE_CGA_M": 1, "TILE_CGA_N": 1, "SPLIT_K_SLC": 1,
-    "SPLIT_K_BUF": 0, "WARP_SPEC_CFG": 0,
+    "STREAM_K": 0, "WARP_SPEC_CFG": 0,
 }  # fmt: skip
 
 
@@ -66,7 +66,7 @@ def test_a_plan_that_the_engine_does_not_have_is_passed_over(tmp_path: Path):
         ("gemm.sm90.gone", {}),
         ("gemm.sm90.persistent", {**TILE_64x256, "TILE_M": 96}),
         ("gemm.sm90.persistent", {"STAGES": 3}),
-        ("gemm.sm90.persistent", {k: v for k, v in TILE_64x256.items() if k != "SPLIT_K_BUF"}),
+        ("gemm.sm90.persistent", {k: v for k, v in TILE_64x256.items() if k != "STREAM_K"}),
         ("gemm.host.blocked", {}),
         ("gemm.sm90.persistent", TILE_64x256),
     ]
@@ -109,7 +109,7 @@ def symbolic(n=4096, k=4096, m="M", **fields):
 def test_ranges_of_a_symbolic_graph_are_what_was_measured(tmp_path: Path):
     """Measured on concrete graphs of the class; beyond their reach the model's ranges serve."""
     graph = symbolic()
-    small = {**TILE_64x256, "TILE_N": 64, "SPLIT_K_SLC": 4, "SPLIT_K_BUF": 1}
+    small = {**TILE_64x256, "TILE_N": 64, "STREAM_K": 1}
     tuning = tuning_of(
         tmp_path,
         entry(frozen(64, 4096, 4096), ("gemm.sm90.persistent", TILE_64x256)),
@@ -120,7 +120,7 @@ def test_ranges_of_a_symbolic_graph_are_what_was_measured(tmp_path: Path):
     found = {text: (name, why) for text, name, why in plans.ranges(0)}
     # Half way by ratio between 1 and 64 is 8, farther than four times from either.
     assert found["M=1..4"] == (
-        "gemm.sm90.persistent[SPLIT_K_BUF=1, SPLIT_K_SLC=4, TILEK=64, TILE_CGA_M=1, TILE_CGA_N=1, "
+        "gemm.sm90.persistent[SPLIT_K_SLC=1, STREAM_K=1, TILEK=64, TILE_CGA_M=1, TILE_CGA_N=1, "
         "TILE_M=64, TILE_N=64, WARP_SPEC_CFG=0]",
         "measured at M=1",
     )
@@ -184,7 +184,7 @@ def test_what_is_measured_is_every_schedule_that_has_work_to_do():
     assert len(set(knobs)) == len(knobs) > 100
     engines = [planned.engine_name for planned in (best, *others)]
     assert set(engines) == {"gemm.sm90.persistent"}  # for 64 rows no GEMV
-    # Splits through a workspace share a kernel of each tile, and all the one for any strides.
+    # Each has a kernel, and all share the one for any strides.
     kernels = {spec.key for planned in (best, *others) for spec in planned.kernels}
     apart = {
         (
@@ -192,7 +192,7 @@ def test_what_is_measured_is_every_schedule_that_has_work_to_do():
             config.cluster_m,
             config.cluster_n,
             config.cluster_k,
-            config.split_buf,
+            config.stream_k,
             config.pingpong,
         )
         for config in GemmConfig.measured(4096, 2, 1)
@@ -201,12 +201,14 @@ def test_what_is_measured_is_every_schedule_that_has_work_to_do():
     assert {each[1:] for each in apart} == {
         *((*cluster, 1, 0, pingpong) for cluster in SM90_CLUSTERS for pingpong in (0, 1)),
         *((1, 1, splits, 0, 0) for splits in CLUSTER_SPLITS),
-        (1, 1, 1, 1, 0),
+        *((*cluster, 1, 1, 0) for cluster in SM90_CLUSTERS),
     }
     assert len(apart) + 1 <= len(kernels) <= len(apart) + 2  # the best may be none of them
     short = plan_configs(frozen(64, 4096, 64), H200)
     tiles = [planned for planned in short if planned.engine_name == "gemm.sm90.persistent"]
-    assert {planned.knobs["SPLIT_K_SLC"] for planned in tiles} == {1}
+    assert {(planned.knobs["SPLIT_K_SLC"], planned.knobs["STREAM_K"]) for planned in tiles} == {
+        (1, 0)
+    }
     assert len(plan_configs(frozen(64), load_target("cpu"))) == 1
     unaligned = gemm_graphs.plain("g", 64, 512, 255).freeze()  # no TMA: one kernel, no schedule
     assert len(plan_configs(unaligned, H200)) == 1

@@ -1,7 +1,7 @@
 """A store with one plan per schedule of the engines for Hopper, each under the names of its graph
 and plan.
 
-``python tests/support/config_store.py STORE [--jobs N] [--splits 1,2,4,7]`` compiles what is
+``python tests/support/config_store.py STORE [--jobs N] [--splits 1,2,4]`` compiles what is
 missing, on a machine without a GPU. ``tests/gpu/test_every_config.py`` runs them all.
 """
 
@@ -27,7 +27,13 @@ from cudnn_aot.compiler.planning.knobs import plan_name
 from cudnn_aot.compiler.planning.plan_list import PlanList
 from cudnn_aot.compiler.planning.planned import Planned
 from cudnn_aot.compiler.target.target import load_target
-from cudnn_aot.recipes.gemm.config import SM90_CLUSTERS, SM90_TILES, GemmConfig, GemvConfig
+from cudnn_aot.recipes.gemm.config import (
+    CLUSTER_SPLITS,
+    SM90_CLUSTERS,
+    SM90_TILES,
+    GemmConfig,
+    GemvConfig,
+)
 from cudnn_aot.recipes.gemm.heuristics import SM90_GEMV
 from cudnn_aot.recipes.gemm.sm90 import FEW_ROWS
 from cudnn_aot.recipes.moe.config import MoeConfig
@@ -35,28 +41,29 @@ from cudnn_aot.recipes.moe.heuristics import SM90_PERSISTENT as MOE_PERSISTENT
 
 TARGET = "h200"
 ENGINE = 20_000
-# None, as many as a cluster may have blocks, and a number that does not divide the steps of K.
-SPLITS = (1, 2, 4, 7)
+SPLITS = (1, *CLUSTER_SPLITS)
+# So many steps of 64 that tiles have pieces of more than one length: 65.
+DEPTH = 4160
 
 
 def graphs() -> dict[str, Graph]:
-    """By name, of each class of tiles one: any M, an N of no whole tiles, K of 13 steps of 64; and
+    """By name, of each class of tiles one: any M, an N of no whole tiles, and a K of `DEPTH`; and
     one of few rows, whose A comes in smaller loads. Of grouped matmuls one of each mode and size of
     elements.
     """
     any_m, few = {"M": {"min": 0, "max": 4096}}, {"M": {"min": 0, "max": FEW_ROWS}}
     e4m3, e5m2 = gemm_graphs.E4M3, gemm_graphs.E5M2
     made = (
-        gemm_graphs.chain("chain", "M", 328, 832, "gelu", symbols=any_m),
-        gemm_graphs.chain("few", "M", 328, 832, "gelu", symbols=few),
-        gemm_graphs.scaled("fp8", "M", 328, 832, (e4m3, e5m2), symbols=any_m),
-        gemm_graphs.gated("gated", "M", 328, 832, symbols=any_m),
-        gemm_graphs.gated("gated_fp8", "M", 336, 832, io=e4m3, symbols=any_m),
-        gemm_graphs.reduced("folds", "M", 328, 832, gemm_graphs.EVERY_AXES, symbols=any_m),
-        gemm_graphs.gated_amax("gated_folds", "M", 328, 832, symbols=any_m),
-        gemm_graphs.quantized("folds_fp8", "M", 336, 832, io=e4m3, symbols=any_m),
-        gemm_graphs.block_scaled("blocks", "M", 328, 832, symbols=any_m),
-        gemm_graphs.block_gated("blocks_gated", "M", 328, 832, symbols=any_m),
+        gemm_graphs.chain("chain", "M", 328, DEPTH, "gelu", symbols=any_m),
+        gemm_graphs.chain("few", "M", 328, DEPTH, "gelu", symbols=few),
+        gemm_graphs.scaled("fp8", "M", 328, DEPTH, (e4m3, e5m2), symbols=any_m),
+        gemm_graphs.gated("gated", "M", 328, DEPTH, symbols=any_m),
+        gemm_graphs.gated("gated_fp8", "M", 336, DEPTH, io=e4m3, symbols=any_m),
+        gemm_graphs.reduced("folds", "M", 328, DEPTH, gemm_graphs.EVERY_AXES, symbols=any_m),
+        gemm_graphs.gated_amax("gated_folds", "M", 328, DEPTH, symbols=any_m),
+        gemm_graphs.quantized("folds_fp8", "M", 336, DEPTH, io=e4m3, symbols=any_m),
+        gemm_graphs.block_scaled("blocks", "M", 328, DEPTH, symbols=any_m),
+        gemm_graphs.block_gated("blocks_gated", "M", 328, DEPTH, symbols=any_m),
         *(
             moe_graphs.grouped(
                 mode,
@@ -107,11 +114,11 @@ def configs(
 ) -> list[GemmConfig]:
     """Every tile and cluster, each with every way to split K."""
     every = (
-        GemmConfig(*tile, *cluster, count, buffer, pingpong)
+        GemmConfig(*tile, *cluster, count, stream_k, pingpong)
         for tile in SM90_TILES[element_bytes]
         for cluster in SM90_CLUSTERS
         for count in splits
-        for buffer in (0, 1)
+        for stream_k in (0, 1)
         for pingpong in (0, 1)
     )
     return [
@@ -138,7 +145,7 @@ def every(splits: tuple[int, ...] = SPLITS) -> list[tuple[str, int, Any]]:
     plans += [
         ("few", ENGINE, config)
         for config in configs(splits)
-        if config.cluster_n == 1 and not config.split_buf
+        if config.cluster_n == 1 and not config.stream_k
     ]
     plans += [
         (name, MOE_PERSISTENT, config)

@@ -311,8 +311,10 @@ TEST_GRAPHS: tuple[Callable[[], Graph], ...] = (
     lambda: chain("tanh_small", 1, 128, 64, "tanh"),
     lambda: optional_output("optional_output", 192, 256, 128),
     lambda: column_and_scalars("column_and_scalars", 150, 256, 128),
-    lambda: plain("split_k", 16, 128, 32768),
-    lambda: plain("split_k_in_cluster", 16, 512, 16384),
+    lambda: plain("split_k_in_cluster", 64, 1024, 8192),
+    lambda: plain("stream_k", 16, 128, 32768),  # tiles in even parts
+    lambda: plain("stream_k_uneven", 640, 2560, 14336),  # fewer tiles than clusters
+    lambda: plain("stream_k_waves", 1280, 5120, 8192),  # more of them
     in_process,
     lambda: other_majors("m_major_n_major", 256, 384, 128, True, False),
     lambda: other_majors("m_major_k_major", 256, 384, 128, True, True),
@@ -321,7 +323,7 @@ TEST_GRAPHS: tuple[Callable[[], Graph], ...] = (
     lambda: scaled("fp8_any_m", "M", 336, 1040, (E4M3, E5M2), symbols=ANY_M),
     lambda: scaled("fp8_batch", 130, 96, 272, (E5M2, E4M3), HALF, batch=5),
     lambda: scaled("fp8_deep", 300, 512, 4096, out=FLOAT),
-    lambda: scaled("fp8_split_k", 16, 512, 16384),
+    lambda: scaled("fp8_stream_k", 16, 512, 16384),
     lambda: scaled("fp8_to_e4m3", 200, 336, 528, out=E4M3),
     lambda: scaled("fp8_to_e5m2_odd_n", 65, 67, 144, (E5M2, E5M2), out=E5M2),
     lambda: scaled("fp8_odd_k", 130, 67, 45),  # no TMA descriptor
@@ -377,7 +379,7 @@ BLOCK_SCALED_GRAPHS: tuple[Callable[[], Graph], ...] = (
     lambda: block_scaled("blocks_of_a_alone", 130, 96, 272, rows=(1, None)),
     lambda: block_scaled("blocks_n_major", 130, 96, 144, b_transposed=False),
     lambda: block_scaled("blocks_of_64_columns", 200, 328, 336, rows=(128, 64), out=E4M3),
-    lambda: block_scaled("blocks_split_k", 16, 512, 16384),
+    lambda: block_scaled("blocks_stream_k", 16, 512, 16384),
     lambda: block_gated("blocks_gated", "M", 328, 336, symbols=ANY_M),
     lambda: block_scaled("blocks_of_32", 65, 96, 144, rows=(1, 32), depth=32),
 )

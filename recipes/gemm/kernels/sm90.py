@@ -1,9 +1,9 @@
 """Persistent warp-specialised matmul for Hopper: TMA in, WGMMA, a traced pointwise chain, stores.
 
-Arguments: ``launch, sm_count, [splits], a (M, K, La), b (N, K, Lb)..., [partials, counters],
+Arguments: ``launch, sm_count, a (M, K, La), b (N, K, Lb)..., [partials, counters],
 scales..., aux..., outs...``. BFLOAT16, HALF, or FP8 of either kind in, fp32 accumulation; M, N, K
 and the batch are run-time values, one kernel serves every shape of a layout class. K >= 1. With
-``products`` = 2 there are two B, alike, and the chain gets the accumulators of both; no split-K.
+``products`` = 2 there are two B, alike, and the chain gets the accumulators of both; no split of K.
 In place of an output that is reduced stand its partial values (T, R, L), see ``sm90_folds.py``,
 which ``fold.py`` folds.
 
@@ -53,18 +53,18 @@ are, to any strides. Values to reduce are folded in fp32 ahead of that.
 Split-K in a cluster: a grid of one cluster per tile, so that nothing is exchanged twice. CTA r
 finishes the r-th of W shares of the columns; sums are added in a fixed order. K >= W k tiles.
 
-Split-K over a workspace (``split_k``): an item of work is (tile, split). With splits > 1 every CTA
-writes its fp32 tile to ``partials`` and counts itself in ``counters[tile]``; the last to arrive
-adds the partial sums in split order, so the result does not depend on who is last, and runs the
-epilogue. Counters must be zero before the launch. Extents, with tiles_m =
-round_up(ceil_div(M, tile_m), cluster_m) and tiles_n likewise:
+Stream-K (``stream_k``): the tiles of the last waves are shared out to the k tile, see ``raster``. A
+CTA of a piece of a tile writes its fp32 sums to ``partials`` and counts itself in ``counters``; the
+last to arrive adds the sums of all pieces in the order of K, so the result does not depend on who
+is last but on the SM count alone, and runs the epilogue. Nobody waits for another. Counters must be
+zero before the launch. Extents, with clusters = max(sm_count // cluster_size, 1), and tiles =
+ceil_div(M, tile_m * cluster_m) * ceil_div(N, tile_n * cluster_n) * L:
 
-    partials  FLOAT  tiles_m * tiles_n * L * splits * tile_m * tile_n   (16-byte aligned)
-    counters  INT32  tiles_m * tiles_n * L
+    partials  FLOAT  2 * min(clusters, tiles * min(ceil_div(K, 16 * tile_k), 8))
+                       * cluster_size * tile_m * tile_n                 (16-byte aligned)
+    counters  INT32  min(2 * clusters, tiles) * cluster_size
 
-``splits`` is clamped to the number of k tiles, ceil_div(K, tile_k); splits = 1 touches neither.
-
-Programmatic dependent launch (not with ``split_k``, which follows a fill): a kernel that comes
+Programmatic dependent launch (not with ``stream_k``, which follows a fill): a kernel that comes
 behind this one sets its barriers up while the last tiles are finished, and waits for its end before
 it touches memory. Where A has few rows, and time is that of reading B, it asks L2 for its first
 tiles of B before that.
@@ -97,7 +97,7 @@ from cutlass.memory import SmemAllocator
 
 from cudnn_aot.recipes.gemm.kernels import epilogue as device_epilogue
 from cudnn_aot.recipes.gemm.kernels import operands
-from cudnn_aot.recipes.gemm.kernels.raster import Raster, Tile
+from cudnn_aot.recipes.gemm.kernels.raster import Raster, Run, Segment, StreamK
 from cudnn_aot.recipes.gemm.kernels.sm90_config import (
     GROUP_ROWS,
     MATH_REGISTERS,
@@ -126,14 +126,13 @@ class Sm90Matmul:
     def plain(self, launch: Int32, sm_count: Int32, a: cute.Tensor, stream, *rest):
         bs, tail = rest[: self.config.products], rest[self.config.products :]
         if launch != 0:
-            self.launch(sm_count, Int32(1), a, bs, None, None, stream, tail)
+            self.launch(sm_count, a, bs, None, None, stream, tail)
 
     @cute.jit
-    def split(
+    def stream_k(
         self,
         launch: Int32,
         sm_count: Int32,
-        splits: Int32,
         a: cute.Tensor,
         b: cute.Tensor,
         partials: cute.Tensor,
@@ -142,12 +141,10 @@ class Sm90Matmul:
         *rest,
     ):
         if launch != 0:
-            k_tiles = cute.ceil_div(a.shape[1], self.config.tile[2])
-            splits = cutlass.max(cutlass.min(splits, k_tiles), 1)
-            self.launch(sm_count, splits, a, (b,), partials, counters, stream, rest)
+            self.launch(sm_count, a, (b,), partials, counters, stream, rest)
 
     @cute.jit
-    def launch(self, sm_count: Int32, splits: Int32, a, bs, partials, counters, stream, rest):
+    def launch(self, sm_count: Int32, a, bs, partials, counters, stream, rest):
         config = self.config
         scales, rest = rest[: self.num_scales], rest[self.num_scales :]
         aux, outs = rest[: self.num_inputs], rest[self.num_inputs :]
@@ -175,10 +172,16 @@ class Sm90Matmul:
             tma_targets = tuple(info[1] for info in made)
         extents = (a.shape[0], bs[0].shape[0])
         shape = (*extents, outs[0].shape[2])
-        raster = Raster.of((tile_m, tile_n), (size_m, size_n), shape, splits)
+        raster = Raster.of((tile_m, tile_n), (size_m, size_n), shape, Int32(1))
         clusters = items = raster.items
         if cutlass.const_expr(size_k == 1):
-            clusters = cutlass.min(items, cutlass.max(sm_count // config.cluster_size, 1))
+            clusters = cutlass.max(sm_count // config.cluster_size, 1)
+            if cutlass.const_expr(not config.stream_k):
+                clusters = cutlass.min(items, clusters)
+        streamed = None
+        if cutlass.const_expr(config.stream_k):
+            walk = StreamK.of(items, cute.ceil_div(a.shape[1], tile_k), clusters)
+            clusters, streamed = walk.clusters, (walk.whole, walk.shares)
         if items > 0:
             self.kernel(
                 tma_a,
@@ -193,16 +196,17 @@ class Sm90Matmul:
                 scales,
                 partials,
                 counters,
-                (raster.clusters_m, raster.clusters_n, raster.batches, raster.splits),
+                (raster.clusters_m, raster.clusters_n, raster.batches, raster.per_tile),
                 extents,
                 clusters,
+                streamed,
             ).launch(
                 grid=[clusters * size_m, size_n, size_k],
                 block=[config.threads, 1, 1],
                 cluster=[size_m, size_n, size_k],
                 min_blocks_per_mp=1,
                 stream=stream,
-                use_pdl=not config.split_k,
+                use_pdl=not config.stream_k,
             )
 
     def tma_load(self, tensor: cute.Tensor, layout: Any, box: tuple[int, int], sharers: int) -> Any:
@@ -234,6 +238,7 @@ class Sm90Matmul:
         counts,
         extents,
         clusters: Int32,
+        streamed,
     ):
         config = self.config
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
@@ -283,12 +288,15 @@ class Sm90Matmul:
         raster = Raster((config.tile[0], config.tile[1]), config.cluster[:2], *counts)
         first = block_x // config.cluster[0]
         k_tiles = cute.ceil_div(a.shape[1], config.tile[2])
+        run = None
+        if cutlass.const_expr(config.stream_k):
+            run = StreamK(raster.items, k_tiles, clusters, *streamed).run(first)
 
         pipeline.pipeline_init_wait(cluster_shape_mn=config.cluster)
         if cutlass.const_expr(config.cluster[2] > 1):
             if cute.arch.thread_idx()[0] == 0:
                 cute.arch.mbarrier_arrive_and_expect_tx(arrived, config.exchange_bytes)
-        if cutlass.const_expr(not config.split_k):
+        if cutlass.const_expr(not config.stream_k):
             # Nothing of what the kernel before wrote is read, and nothing that it reads is written,
             # ahead of this.
             if cutlass.const_expr(config.few_rows):
@@ -310,6 +318,7 @@ class Sm90Matmul:
                     masks,
                     aux,
                     raster,
+                    run,
                     place,
                     first,
                     clusters,
@@ -334,6 +343,7 @@ class Sm90Matmul:
                 (partials, counters),
                 exchange,
                 raster,
+                run,
                 place,
                 first,
                 clusters,
@@ -350,26 +360,29 @@ class Sm90Matmul:
             mask_b = cute.make_layout_image_mask(cluster_layout, coordinate, mode=0)
         return mask_a, mask_b
 
-    def split_range(
-        self, tile: Tile, place: tuple[Int32, Int32, Int32], splits: Int32, k_tiles: Int32
-    ) -> tuple[Int32, Int32]:
-        """The k tiles of an item: all of them, or its even share."""
-        split = tile.split
-        if self.config.cluster[2] > 1:
-            split, splits = place[2], Int32(self.config.cluster[2])
-        elif not self.config.split_k:
-            return Int32(0), k_tiles
+    def segment(
+        self,
+        item: Int32,
+        run: Run | None,
+        place: tuple[Int32, Int32, Int32],
+        k_tiles: Int32,
+    ) -> Segment:
+        """The tile of an item, by its number, and its k tiles: all, or this CTA's share."""
+        if run is not None:
+            return run.segment(item)
+        if self.config.cluster[2] == 1:
+            return Segment(item, Int32(0), k_tiles)
+        split, splits = place[2], Int32(self.config.cluster[2])
         share, extra = k_tiles // splits, k_tiles % splits
         begin = split * share + cutlass.min(split, extra)
-        end = begin + share + Int32(split < extra)
-        return begin, end
+        return Segment(item, begin, begin + share + Int32(split < extra))
 
     @cute.jit
     def warm(self, operands_b, raster, place, first, k_tiles):
         """Bring the first k tiles of B to L2, where it is of no account who writes them when."""
         if first < raster.items:
-            tile = raster.locate(first, place)
-            begin, end = self.split_range(tile, place, raster.splits, k_tiles)
+            segment = self.segment(first, None, place, k_tiles)
+            tile, begin, end = raster.locate(segment.tile, place), segment.begin, segment.end
             parts = self.parts_of_b(operands_b, place)
             for k in range(begin, cutlass.min(begin + WARMED_K_TILES, end)):
                 for (tma_b, b, _), (_, from_b) in zip(operands_b, parts, strict=True):
@@ -399,6 +412,7 @@ class Sm90Matmul:
         masks,
         aux,
         raster,
+        run,
         place,
         first,
         step,
@@ -420,9 +434,12 @@ class Sm90Matmul:
         )
         parts_b = self.parts_of_b(operands_b, place)
         state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, self.config.stages)
-        for item in range(first, raster.items, step):
-            tile = raster.locate(item, place)
-            begin, end = self.split_range(tile, place, raster.splits, k_tiles)
+        stop = raster.items
+        if cutlass.const_expr(self.config.stream_k):
+            first, stop, step = 0, run.items, 1
+        for item in range(first, stop, step):
+            segment = self.segment(item, run, place, k_tiles)
+            tile, begin, end = raster.locate(segment.tile, place), segment.begin, segment.end
             batch_a = cutlass.min(tile.batch, a.shape[2] - 1)
             tile_a = from_a[None, None, None, batch_a]
             tiles_b = [
@@ -466,7 +483,7 @@ class Sm90Matmul:
             corner = (tile.m * tile_m, tile.n * tile_n, tile.batch)
             lane = cute.arch.lane_idx()
             device_epilogue.warm(self.config.epilogue, aux, (tile_m, tile_n), corner, extents, lane)
-        if cutlass.const_expr(not self.config.split_k):
+        if cutlass.const_expr(not self.config.stream_k):
             # The next kernel may set itself up: all that this block reads by TMA is on its way.
             cute.arch.griddepcontrol_launch_dependents()
         # A CTA may not exit while others of its cluster still signal its barriers.
@@ -489,6 +506,7 @@ class Sm90Matmul:
         workspace,
         exchange,
         raster,
+        run,
         place,
         first,
         step,
@@ -508,14 +526,16 @@ class Sm90Matmul:
         read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
         release = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
 
-        turn = first
+        turn, stop = first, raster.items
+        if cutlass.const_expr(config.stream_k):
+            first, stop, step = 0, run.items, 1
         if cutlass.const_expr(config.pingpong):
             first, step = first + group * step, 2 * step
             read.advance(group * k_tiles)
             release.advance(group * k_tiles)
-        for item in range(first, raster.items, step):
-            tile = raster.locate(item, place)
-            begin, end = self.split_range(tile, place, raster.splits, k_tiles)
+        for item in range(first, stop, step):
+            segment = self.segment(item, run, place, k_tiles)
+            tile, begin, end = raster.locate(segment.tile, place), segment.begin, segment.end
             if cutlass.const_expr(config.pingpong):
                 if item > turn:
                     cute.arch.barrier(
@@ -532,11 +552,11 @@ class Sm90Matmul:
                     pipe, start, accumulate, accs, r_a, r_bs, end - begin, read, release
                 )
             if cutlass.const_expr(config.pingpong):
-                if item + step // 2 < raster.items:
+                if item + step // 2 < stop:
                     cute.arch.barrier_arrive(
                         barrier_id=TURN_BARRIER + 1 - group, number_of_threads=2 * WARPGROUP
                     )
-            if cutlass.const_expr(not config.split_k):
+            if cutlass.const_expr(not config.stream_k):
                 # The loads of the first block fly while the last steps multiply.
                 fetched = device_epilogue.fetch(config.epilogue, aux, self.stores.block(view, 0))
             if cutlass.const_expr(not config.promotes):
@@ -547,9 +567,8 @@ class Sm90Matmul:
                 read.advance(k_tiles)
                 release.advance(k_tiles)
 
-            if cutlass.const_expr(config.split_k):
-                counters = (workspace, flag, raster.splits)
-                if self.splits.over_workspace(accs[0], *counters, thread, view):
+            if cutlass.const_expr(config.stream_k):
+                if self.splits.over_workspace(accs[0], workspace, flag, run, segment, thread, view):
                     block = device_epilogue.fetch(config.epilogue, aux, self.stores.block(view, 0))
                     targets = (tma_outs, tma_targets, outs, folded)
                     self.stores.finish(accs, block, smem, *targets, aux, view)
@@ -582,11 +601,11 @@ def matmul(params: Mapping[str, Any]) -> KernelTemplate:
     outs = operands.tiled_outputs(config.epilogue, extents, space, config.store == "tma")
     stream = make_fake_stream(use_tvm_ffi_env_stream=True)
     kernel, one = Sm90Matmul(config), Int32(1)
-    if not config.split_k:
+    if not config.stream_k:
         return KernelTemplate(
             kernel.plain, (one, one, a, stream, *bs, *aux, *outs), config.smem_bytes
         )
     partials = make_fake_tensor(Float32, (cute.sym_int64(),), (1,), assumed_align=16)
     counters = make_fake_tensor(Int32, (cute.sym_int(),), (1,))
-    arguments = (one, one, one, a, *bs, partials, counters, stream, *aux, *outs)
-    return KernelTemplate(kernel.split, arguments, config.smem_bytes)
+    arguments = (one, one, a, *bs, partials, counters, stream, *aux, *outs)
+    return KernelTemplate(kernel.stream_k, arguments, config.smem_bytes)

@@ -55,7 +55,7 @@ class Config:
     tile: tuple[int, int, int]
     cluster: tuple[int, int, int]
     a_box: int
-    split_k: bool
+    stream_k: bool
     pingpong: bool
     store: str
     epilogue: Mapping[str, Any]
@@ -78,8 +78,8 @@ class Config:
             tile=_chosen(params, "tile", TILES[a_dtype.width]),
             cluster=_chosen(params, "cluster", CLUSTERS),
             a_box=_chosen(params, "a_box", A_BOXES),
-            split_k=_chosen(
-                params, "split_k", (False, True) if params["products"] == 1 else (False,)
+            stream_k=_chosen(
+                params, "stream_k", (False, True) if params["products"] == 1 else (False,)
             ),
             pingpong=_chosen(params, "pingpong", (False, True)),
             store=_chosen(params, "store", ("tma", "direct")),
@@ -117,11 +117,11 @@ class Config:
                 f"{self.columns} columns, want a multiple of {COLUMNS_STEP}"
             )
         in_cluster = self.cluster[2] > 1
-        if self.products > 1 and (self.split_k or in_cluster):
+        if self.products > 1 and (self.stream_k or in_cluster):
             return f"products: got {self.products} with K split, want 1"
-        if self.split_k and in_cluster:
-            return f"split_k: got True with cluster {self.cluster}, want one way to split K"
-        if self.pingpong and (self.promotes or self.split_k or in_cluster):
+        if self.stream_k and in_cluster:
+            return f"stream_k: got True with cluster {self.cluster}, want one way to split K"
+        if self.pingpong and (self.promotes or self.stream_k or in_cluster):
             return "pingpong: got True with FP8 or K split, want False"
         may_be_part = self.a_major == "k" and self.cluster[1] == 1
         if self.a_box != self.tile[0] and not (self.a_box == A_BOXES[0] and may_be_part):

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
 
 from cudnn_aot.recipes.gemm.kernels.sm90_config import SPLIT_BARRIER, WARPGROUP, Config
+
+# Of partial sums: all that a thread has of a large tile would take too many registers.
+QUADS_IN_FLIGHT = 4
 
 
 class Splits:
@@ -17,46 +22,83 @@ class Splits:
 
     @cute.jit
     def over_workspace(
-        self, acc, workspace, flag, splits: Int32, thread: Int32, view: cutlass.Constexpr
+        self,
+        acc,
+        workspace,
+        flag,
+        run: cutlass.Constexpr,
+        segment: cutlass.Constexpr,
+        thread: Int32,
+        view: cutlass.Constexpr,
     ):
-        """Publish this split's accumulators; the last split of the tile gets the sum of all.
+        """Publish the sums of a piece of a tile; the last to arrive gets the sum of all pieces.
 
-        A thread's accumulators lie 4 by 4 with those of the other threads in between, so that a
-        warp moves 512 contiguous bytes. Threads whose rows lie past the result move nothing.
-        Returns whether this CTA finishes the tile.
+        The first or second piece of a tile publishes nothing where all others have arrived: sums of
+        two are the same in either order. A thread's accumulators lie 4 by 4 with those of the other
+        threads in between, so that a warp moves 512 contiguous bytes. Threads whose rows lie past
+        the result move nothing. Returns whether this CTA finishes the tile: it does one that is in
+        one piece.
         """
         config = self.config
         partials, counters = workspace
         math_threads = WARPGROUP * config.math_groups
-        tile_size = config.tile[0] * config.tile[1]
         quads = cute.size(acc) // 4
         flat = cute.make_tensor(acc.iterator, cute.make_layout((4, quads)))
         by_thread = cute.make_layout((4, quads), stride=(1, 4 * math_threads))
+        rank = cute.arch.block_idx_in_cluster()
         has_rows = view.rows[0] < view.extents[0]
-        is_last = splits == 1
-        if splits > 1:
-            tile = view.tile
-            base = tile.number.to(Int64) * splits.to(Int64) * tile_size + thread * 4
-            if has_rows:
-                mine = (partials.iterator + (base + tile.split.to(Int64) * tile_size)).align(16)
-                cute.autovec_copy(flat, cute.make_tensor(mine, by_thread))
-            cute.arch.fence_acq_rel_gpu()
-            cute.arch.barrier(barrier_id=SPLIT_BARRIER, number_of_threads=math_threads)
+        pieces = run.walk.pieces(segment.tile)
+        others = pieces.count - 1
+        is_last = others == 0
+        if others > 0:
+            mine = run.cluster - pieces.first
+            is_behind_two = mine > 1
+            streamed = segment.tile - run.walk.whole
+            counter = counters.iterator + (streamed * config.cluster_size + rank)
+            # The flag of the tile before may still be read.
+            self.meet(math_threads)
             if thread == 0:
-                flag[0] = cute.arch.atomic_add(
-                    counters.iterator + tile.number, Int32(1), sem="acq_rel", scope="gpu"
-                )
-            cute.arch.barrier(barrier_id=SPLIT_BARRIER, number_of_threads=math_threads)
-            is_last = flag[0] == splits - 1
+                flag[0] = cute.arch.atomic_add(counter, Int32(0), sem="acquire", scope="gpu")
+            self.meet(math_threads)
+            if (flag[0] < others) | is_behind_two:
+                if has_rows:
+                    place = self.place(partials, pieces.slot(mine), rank, thread)
+                    cute.autovec_copy(flat, cute.make_tensor(place, by_thread))
+                cute.arch.fence_acq_rel_gpu()
+                self.meet(math_threads)
+                if thread == 0:
+                    flag[0] = cute.arch.atomic_add(counter, Int32(1), sem="acq_rel", scope="gpu")
+                self.meet(math_threads)
+            is_last = flag[0] == others
             if is_last & has_rows:
                 cute.arch.fence_acq_rel_gpu()
-                acc.fill(0.0)
-                part = cute.make_rmem_tensor((4, quads), Float32)
-                for split in range(splits):
-                    theirs = (partials.iterator + (base + split.to(Int64) * tile_size)).align(16)
-                    cute.autovec_copy(cute.make_tensor(theirs, by_thread), part)
-                    flat.store(flat.load() + part.load())
+                begin = Int32(0)
+                if is_behind_two:
+                    begin = Int32(1)
+                    theirs = self.place(partials, pieces.slot(0), rank, thread)
+                    cute.autovec_copy(cute.make_tensor(theirs, by_thread), flat)
+                some = math.gcd(quads, QUADS_IN_FLIGHT)
+                part = cute.make_rmem_tensor((4, some), Float32)
+                for piece in range(begin, pieces.count):
+                    if (piece != mine) | is_behind_two:
+                        theirs = self.place(partials, pieces.slot(piece), rank, thread)
+                        for i in cutlass.range_constexpr(quads // some):
+                            source = (theirs + i * some * 4 * math_threads).align(16)
+                            layout = cute.make_layout((4, some), stride=by_thread.stride)
+                            cute.autovec_copy(cute.make_tensor(source, layout), part)
+                            sums = cute.make_tensor(acc.iterator + i * some * 4, part.layout)
+                            sums.store(sums.load() + part.load())
         return is_last
+
+    def meet(self, math_threads: int) -> None:
+        """All math threads of the CTA wait for each other."""
+        cute.arch.barrier(barrier_id=SPLIT_BARRIER, number_of_threads=math_threads)
+
+    def place(self, partials: cute.Tensor, slot: Int32, rank: Int32, thread: Int32):
+        """A thread's first sums in the slot of a piece, of which each CTA of a cluster has one."""
+        tile_size = self.config.tile[0] * self.config.tile[1]
+        number = slot * self.config.cluster_size + rank
+        return (partials.iterator + (number.to(Int64) * tile_size + thread * 4)).align(16)
 
     @cute.jit
     def over_cluster(self, acc, exchange, rank: Int32, thread: Int32):

@@ -644,7 +644,7 @@ def configuration(params: Mapping[str, Any]) -> Config:
         "products": 1,
         "a_major": "k",
         "cluster": [1, 1, 1],
-        "split_k": False,
+        "stream_k": False,
         "pingpong": False,
         "epilogue": {
             "inputs": [],
