@@ -31,6 +31,8 @@ SM90_MAX_ACCUMULATORS = 192
 # stages of operands must fit in the rest.
 SM90_SMEM_BYTES, SM90_BARRIER_BYTES, SM90_STAGING_BYTES, SM90_MIN_STAGES = 232448, 1024, 16384, 4
 SM90_CLUSTERS = ((1, 1), (2, 1), (1, 2))
+# Of a tile with stream-K: more of them were slower than whole tiles, and kernels beyond 80 KB.
+STREAM_COLUMNS = 128
 # Of K over the blocks of a cluster; what leaves each so many k tiles is measured.
 CLUSTER_SPLITS, MEASURED_SPLIT_TILES = (2, 4), 4
 # Of stream-K, as its kernel has them (kernels/raster.py): the least share of a tile that is shared
@@ -193,8 +195,11 @@ class GemmConfig(Schedule):
             )
         if products > 1 and self.splits > 1:
             return f"{self.splits} splits of K of {products} matmuls, want 1"
-        if products > 1 and self.stream_k:
-            return f"STREAM_K is 1 with {products} matmuls, want 0"
+        if self.stream_k and (products > 1 or self.tile_n > STREAM_COLUMNS):
+            return (
+                f"STREAM_K is 1 with {products} matmuls and tile {_x(self.tile)}, "
+                f"want 1 and at most {STREAM_COLUMNS} columns"
+            )
         return None
 
     @classmethod

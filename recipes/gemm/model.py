@@ -28,32 +28,41 @@ Extents = Mapping[str, int]  # batch, m, n, k
 TILE_K_BYTES = 128
 # Multiply-adds per SM and cycle that a tile reaches, by the bytes of an element, the tile's rows
 # and the columns of all of its products; the peak is 2048, and 4096 of FP8.
-MACS_64 = {
-    32: 700,
-    48: 900,
-    64: 1090,
-    96: 1330,
-    128: 1460,
-    160: 1530,
-    192: 1580,
-    224: 1610,
-    256: 1640,
-}
 MATH_MACS_PER_CYCLE: Mapping[int, Mapping[int, Mapping[int, float]]] = {
     2: {
-        64: MACS_64,
-        128: {32: 900, 64: 1350, 96: 1545, 128: 1645, 160: 1690, 192: 1730, 224: 1700, 256: 1800},
+        64: {
+            32: 710,
+            48: 1130,
+            64: 925,
+            96: 1475,
+            128: 1395,
+            160: 1495,
+            192: 1525,
+            224: 1510,
+            256: 1630,
+        },
+        128: {32: 870, 64: 1400, 96: 1500, 128: 1740, 160: 1725, 192: 1755, 224: 1735, 256: 1775},
     },
     1: {
         # One math warpgroup: while it promotes its sums, the tensor cores wait. An estimate.
-        64: {columns: 1.25 * macs for columns, macs in MACS_64.items()},
+        64: {
+            32: 875,
+            48: 1125,
+            64: 1360,
+            96: 1660,
+            128: 1825,
+            160: 1910,
+            192: 1975,
+            224: 2010,
+            256: 2050,
+        },
         128: {32: 1150, 64: 2300, 96: 2600, 128: 2790, 160: 2820, 192: 2870, 224: 2700, 256: 2780},
     },
 }
 # The same of warpgroups that take every second tile.
 PINGPONG_MACS_PER_CYCLE: Mapping[int, Mapping[int, float]] = {
-    64: {128: 1350, 256: 1700},
-    128: {64: 1400, 96: 1560, 128: 1760, 160: 1750, 192: 1770},
+    64: {128: 1390, 256: 1540},
+    128: {64: 1400, 96: 1560, 128: 1720, 160: 1750, 192: 1775},
 }
 # (tile_m, tile_n, cluster_m, cluster_n, splits, stream_k, pingpong); two math warpgroups for 128
 # rows and for ping-pong. What wins ties first: smaller tiles, and to share B, which is read from
@@ -68,9 +77,7 @@ COOPERATIVE = (
     *((128, tile_n, 1, 1, 2, 0) for tile_n in (64, 96, 128)),
     *((64, tile_n, 1, 1, 4, 0) for tile_n in (64, 128, 192)),
     (128, 64, 1, 1, 4, 0),
-    *((64, tile_n, 1, 1, 1, 1) for tile_n in (64, 128, 256)),
-    *((128, tile_n, 1, 1, 1, 1) for tile_n in (128, 192, 256)),
-    *((128, tile_n, 2, 1, 1, 1) for tile_n in (128, 192, 256)),
+    *((64, tile_n, 1, 1, 1, 1) for tile_n in (64, 128)),
 )
 PINGPONG = (
     (64, 128, 1, 1),
@@ -84,23 +91,23 @@ MIN_SPLIT_TILES = 4
 # Accumulators of a thread, beyond which a chain of ping-pong has too few registers.
 PINGPONG_CHAIN_ACCUMULATORS = 160
 # Operand bytes that one SM asks of L2 per cycle.
-OPERAND_BYTES_PER_CYCLE = 42.0
-PINGPONG_OPERAND_BYTES_PER_CYCLE = 49.0  # loads go on while a tile is finished
-# All SMs together take this much from memory per cycle (3.8 TB/s at 1.755 GHz).
-MEMORY_BYTES_PER_CYCLE = 2180.0
+OPERAND_BYTES_PER_CYCLE = 46.5
+PINGPONG_OPERAND_BYTES_PER_CYCLE = 52.0  # loads go on while a tile is finished
+# All SMs together take this much from memory per cycle (3.2 TB/s at 1.755 GHz).
+MEMORY_BYTES_PER_CYCLE = 1800.0
 # Pipeline fill, epilogue and store of a tile: of any, and of each column of 64 rows.
-TILE_CYCLES, COLUMN_CYCLES = 500.0, 3.0
+TILE_CYCLES, COLUMN_CYCLES = 830.0, 4.2
 # Partial sums over a workspace: bytes written per cycle, half of the cycles to read them, and the
 # fill that zeroes the counters.
 WORKSPACE_BYTES_PER_CYCLE, FILL_CYCLES = 12.0, 3000.0
 # Partial sums to the other blocks of a cluster.
-CLUSTER_BYTES_PER_CYCLE = 9.0
+CLUSTER_BYTES_PER_CYCLE = 7.8
 # Of the SMs, that clusters of four leave idle: a GPC has a few more than a multiple of four.
 IDLE_SHARE_OF_FOUR = 8
 # Of the shorter of SM and memory time, that the longer does not hide.
-UNHIDDEN = 0.2
+UNHIDDEN = 0.23
 LAUNCH_CYCLES = 2000.0
-SHARING_CYCLES = 2500.0  # more of a launch of clusters whose blocks load for each other
+SHARING_CYCLES = 2560.0  # more of a launch of clusters whose blocks load for each other
 CYCLES_PER_US = 1755.0
 
 _NEVER = (math.inf, math.inf)

@@ -140,7 +140,7 @@ def test_what_makes_a_build_fail_is_said(monkeypatch: pytest.MonkeyPatch):
 def test_a_tuning_file_is_spoken_to_by_the_entry_that_is_shown(tmp_path: Path):
     asked = source(gemm_graphs.plain("g", 64, 512, 256))
     knobs = {"TILE_M": 64, "TILE_N": 256, "TILEK": 64, "TILE_CGA_M": 1, "TILE_CGA_N": 1}
-    knobs |= {"SPLIT_K_SLC": 2, "STREAM_K": 0}
+    knobs |= {"SPLIT_K_SLC": 2, "STREAM_K": 0, "WARP_SPEC_CFG": 0}
     plan = {"engine": "gemm.sm90.persistent", "knobs": knobs}
     shown = why.explain(asked, H200).tuning_entry
     path = tmp_path / "tuning.json"

@@ -172,7 +172,7 @@ FORMS: dict[int, dict[tuple[int, int], tuple[str, dict]]] = {
     2: {
         (128, 256): ("chain", {**PAIR_B, "e": CHAIN}),
         (128, 224): ("mn", {**PAIR_A, "majors": "mn"}),
-        (128, 192): ("stream_direct", {**STREAM, **PAIR_B, **DIRECT}),
+        (128, 192): ("direct", {**PAIR_B, **DIRECT}),
         (128, 160): ("halves", {**HALVES, "ab": "HALF"}),
         (128, 128): ("gated", {**PAIR_B, "majors": "kn", "e": SWIGLU, "products": 2}),
         (128, 96): ("few_gated", {**FEW, "e": SWIGLU, "products": 2}),
@@ -189,7 +189,7 @@ FORMS: dict[int, dict[tuple[int, int], tuple[str, dict]]] = {
         (64, 32): ("few_halves", FEW | HALVES | DIRECT),
     },
     1: {
-        (128, 256): ("stream", STREAM | PAIR_B),
+        (128, 256): ("", PAIR_B),
         (128, 224): ("", PAIR_A),
         (128, 192): ("bytes_chain", {"e": BYTES}),
         (128, 160): ("halves", HALVES),
@@ -203,7 +203,7 @@ FORMS: dict[int, dict[tuple[int, int], tuple[str, dict]]] = {
         (64, 256): ("", PAIR_A),
         (64, 224): ("few_halves", {**FEW, **HALVES, "b": "FP8_E5M2"}),
         (64, 192): ("quarters_bytes_chain", {**QUARTERS, "e": BYTES}),
-        (64, 160): ("few_stream", FEW | STREAM),
+        (64, 160): ("few_pair", FEW | PAIR_B),
         (64, 128): ("few_gated", {**FEW, "e": SWIGLU_FP8, "products": 2}),
         (64, 96): ("halves_direct", HALVES | DIRECT),
         (64, 64): (
@@ -330,7 +330,7 @@ def folds() -> dict[str, dict]:
         "folds_every": params((128, 256, 64), **PAIR_A, e=every_fold()),
         "folds_every_quarters": params((64, 64, 64), **QUARTERS, **FEW, e=every_fold()),
         "folds_direct_chain": params((128, 256, 64), **PAIR_B, **DIRECT, e=CHAIN_FOLDS),
-        "folds_split": params((128, 192, 64), **STREAM, e=BIAS_GRADIENT),
+        "folds_split": params((128, 128, 64), **STREAM, e=BIAS_GRADIENT),
         "folds_halves": params((128, 160, 64), **HALVES, e=ROWS),
         "folds_gated": params((128, 128, 64), **PAIR_B, products=2, e=GATED),
         "folds_fp8_amax": params((128, 256, 128), **PAIR_B, **fp8, e=AMAX),

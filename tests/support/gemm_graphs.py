@@ -313,8 +313,6 @@ TEST_GRAPHS: tuple[Callable[[], Graph], ...] = (
     lambda: column_and_scalars("column_and_scalars", 150, 256, 128),
     lambda: plain("split_k_in_cluster", 64, 1024, 8192),
     lambda: plain("stream_k", 16, 128, 32768),  # tiles in even parts
-    lambda: plain("stream_k_uneven", 640, 2560, 14336),  # fewer tiles than clusters
-    lambda: plain("stream_k_waves", 1280, 5120, 8192),  # more of them
     in_process,
     lambda: other_majors("m_major_n_major", 256, 384, 128, True, False),
     lambda: other_majors("m_major_k_major", 256, 384, 128, True, True),

@@ -27,6 +27,7 @@ PROMOTED_K_TILES = 2  # whose products of FP8 the tensor cores sum: no more than
 WARMED_K_TILES = 4  # of B, that are asked for ahead of the end of the kernel before
 GROUP_WARPS = WARPGROUP // 32
 BLOCK_COLUMNS = 64  # of the tile, that the epilogue takes at a time at most
+STREAM_COLUMNS = 128  # of a tile with stream-K
 COLUMNS_STEP = 16  # of what a block finishes of a tile: of one stmatrix
 
 # By the bits of an element of A and B. A row of 128 bytes along K is the widest swizzle.
@@ -119,6 +120,8 @@ class Config:
         in_cluster = self.cluster[2] > 1
         if self.products > 1 and (self.stream_k or in_cluster):
             return f"products: got {self.products} with K split, want 1"
+        if self.stream_k and self.tile[1] > STREAM_COLUMNS:
+            return f"stream_k: got True for tile {self.tile}, want at most {STREAM_COLUMNS} columns"
         if self.stream_k and in_cluster:
             return f"stream_k: got True with cluster {self.cluster}, want one way to split K"
         if self.pingpong and (self.promotes or self.stream_k or in_cluster):
