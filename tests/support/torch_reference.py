@@ -68,6 +68,13 @@ def _amax(x: torch.Tensor, axes: tuple[int, ...]) -> torch.Tensor:
     return (x.abs().amax if x.numel() else x.sum)(axes, keepdim=True)
 
 
+def _gelu_slope(x: torch.Tensor) -> torch.Tensor:
+    below = 0.5 * (
+        1.0 + torch.erf(x * 0.5**0.5)
+    )  # of a normal variate, the probability and density
+    return below + x * torch.exp(-0.5 * x * x) / (2.0 * torch.pi) ** 0.5
+
+
 POINTWISE: dict[str, Callable[..., torch.Tensor]] = {
     "add": lambda a, b, attrs: a + b,
     "bias": lambda a, b, attrs: a + b,
@@ -80,6 +87,7 @@ POINTWISE: dict[str, Callable[..., torch.Tensor]] = {
     "exp": lambda a, attrs: a.exp(),
     "relu": _relu,
     "gelu": lambda a, attrs: torch.nn.functional.gelu(a),
+    "gelu_backward": lambda dy, x, attrs: dy * _gelu_slope(x),
     "gelu_approx_tanh": lambda a, attrs: torch.nn.functional.gelu(a, approximate="tanh"),
     "swish": lambda a, attrs: a * torch.sigmoid(attrs.get("swish_beta", 1.0) * a),
     "sigmoid": lambda a, attrs: torch.sigmoid(a),
