@@ -118,9 +118,6 @@ class Math:
         for k in range(begin, end, config.promoted_k_tiles):
             last = cutlass.min(k + config.promoted_k_tiles, end)
             first = read.clone()
-            if cutlass.const_expr(config.scales is not None):
-                # Of the next k tile: they are on their way while this one is multiplied.
-                self.read_scales(scales, view, cutlass.min(k + 1, end - 1), ahead)
             for index in cutlass.range_constexpr(len(pieces)):
                 p, n = pieces[index]
                 is_last = index == len(pieces) - 1
@@ -138,6 +135,10 @@ class Math:
                         warpgroup.wait_group(1)
                         pipe.consumer_release(release)
                         release.advance()
+                if cutlass.const_expr(config.scales is not None and is_last):
+                    # Of the next k tile, while this one is multiplied: ahead of the fence of the
+                    # WGMMA, which waits for what is on its way to registers, they would delay it.
+                    self.read_scales(scales, view, cutlass.min(k + 1, end - 1), ahead)
                 warpgroup.wait_group(0)
                 if cutlass.const_expr(is_last):
                     pipe.consumer_release(release)
