@@ -98,7 +98,7 @@ class ScheduledEngine(Engine):
 class GemmSm90Persistent(ScheduledEngine):
     """Persistent TMA + WGMMA, cooperative math warpgroups, optional split of K or stream-K.
 
-    Sums of FP8 products are fp32: the tensor cores, which keep fewer bits, add up 128 of K alone.
+    Sums of FP8 products are fp32: the tensor cores, which keep fewer bits, add up 256 of K alone.
     """
 
     name = "gemm.sm90.persistent"

@@ -131,7 +131,7 @@ class RowStores(Stores):
     ) -> RowView:
         """What this thread finishes of the tile of rows ``row0`` to ``end`` of a group."""
         zero, (rows, n) = Int32(0), (out.shape[0], out.shape[1])
-        tile = Tile(m=zero, n=column, batch=zero, split=zero, number=zero)
+        tile = Tile(m=zero, n=column, batch=zero, number=zero)
         view = self.view(tile, (zero, zero, zero), thread, group, (end - row0, n))
         first = row0 + group * GROUP_ROWS
         # TMA clips at the end of the result.
