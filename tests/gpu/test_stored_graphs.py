@@ -42,7 +42,7 @@ def test_graph(stored, graph_name):
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(
     "name",
-    ["split_k_in_cluster", "stream_k", "stream_k_uneven", "stream_k_waves", "fp8_stream_k"],
+    ["split_k_in_cluster", "stream_k", "fp8_stream_k", "blocks_stream_k"],
 )
 def test_split_k_gives_the_same_bits_every_time(stored, name, seed):
     """The partial tiles are summed in a fixed order, whichever block arrives last."""
