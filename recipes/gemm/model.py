@@ -88,7 +88,7 @@ PINGPONG = (
 MENU = (*((*row, 0) for row in COOPERATIVE), *((*row, 1, 0, 1) for row in PINGPONG))
 # A split in a cluster is not worth its sums with fewer elements of K, in tiles.
 MIN_SPLIT_TILES = 4
-# Accumulators of a thread, beyond which a chain of ping-pong has too few registers.
+# Accumulators of a thread, beyond which a chain or a reduction of ping-pong has too few registers.
 PINGPONG_CHAIN_ACCUMULATORS = 160
 # Operand bytes that one SM asks of L2 per cycle.
 OPERAND_BYTES_PER_CYCLE = 46.5
@@ -138,8 +138,8 @@ def menu_for(
     has_chain: bool = False,
     schedules: tuple[tuple[int, ...], ...] = MENU,
 ) -> Menu:
-    """The menu of a class of tiles, for plain results or for what a chain is applied to; of
-    ``schedules`` as `MENU` has them.
+    """The menu of a class of tiles, for plain results or, with ``has_chain``, for what a chain is
+    applied to or a reduction reads; of ``schedules`` as `MENU` has them.
     """
     tile_k = TILE_K_BYTES // element_bytes
     configs, rows = [], []

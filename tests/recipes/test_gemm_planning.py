@@ -395,6 +395,22 @@ def test_ranking_is_complete_and_best_first():
     assert len(set(ranked)) == len(ranked)
 
 
+def test_ping_pong_leaves_registers_to_what_follows_a_tile():
+    """A thread has 192 sums of a result that is stored as it is, at most 160 of others."""
+    extents = (8192, 8192, 8192)
+    for most, graph in (
+        (192, gemm_graphs.plain("plain", *extents)),
+        (160, gemm_graphs.fused("residual", *extents, "residual")),
+        (160, gemm_graphs.reduced("amax", *extents, [("AMAX", "mn")])),
+        (128, gemm_graphs.gated("gated", *extents)),
+    ):
+        entries = PlanList(graph, H200, modes=[heur_mode.A]).entries
+        schedules = [entry.knobs for entry in entries if isinstance(entry.knobs, GemmConfig)]
+        products = facts_of(graph).epilogue.products
+        sums = [products * s.tile_m * s.tile_n // 128 for s in schedules if s.pingpong]
+        assert max(sums) == most, graph.name
+
+
 def test_few_tiles_and_a_long_k_are_split():
     facts = facts_of(gemm_graphs.plain("g", 16, 512, 16384))
     best = best_sm90([facts.extents], 132)
