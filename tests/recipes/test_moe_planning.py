@@ -376,11 +376,12 @@ def test_fp8_of_two_types_is_multiplied_and_stored_as_any_type():
 @pytest.mark.parametrize(
     ("rows", "tile_m"), [(1, 64), (16, 64), (8 * 32, 64), (8 * 256, 128), (1 << 15, 128)]
 )
-def test_rows_of_an_expert_decide_the_tile(rows, tile_m):
-    g = moe_graphs.grouped(rows=rows, k=4096, n=14336, experts=8, offsets=9)
-    first, *_ = PlanList(g, H200).entries
-    assert first.engine_id == SM90_PERSISTENT and first.knobs.tile_m == tile_m
-    assert first.why.startswith("modelled ")
+def test_rows_of_a_group_decide_the_tile(rows, tile_m):
+    for experts, offsets in ((8, 9), (1, 9), (4, 9)):
+        g = moe_graphs.grouped(rows=rows, k=4096, n=14336, experts=experts, offsets=offsets)
+        first, *_ = PlanList(g, H200).entries
+        assert first.engine_id == SM90_PERSISTENT and first.knobs.tile_m == tile_m, experts
+        assert first.why.startswith("modelled ")
 
 
 def test_ranges_of_a_symbolic_number_of_rows_have_tiles_of_their_own():
