@@ -41,7 +41,7 @@ class MoeSm90Persistent(ScheduledEngine):
     """Persistent TMA + WGMMA, groups found on the device, in one launch (SCATTER: after one that
     zeroes).
 
-    Sums of FP8 products are fp32: the tensor cores, which keep fewer bits, add up 128 of K alone.
+    Sums of FP8 products are fp32: the tensor cores, which keep fewer bits, add up 256 of K alone.
     """
 
     name = "moe.sm90.persistent"
