@@ -43,8 +43,10 @@ def recommend(
     beside cuDNN's yet. A cell that is found slower puts its plans behind the marker.
     """
     plans: list[PlanConfig | Ranges] = []
-    has_chain = any(node.op != CAST for node in facts.epilogue.nodes)
-    menu = menu_for(*tile_class(facts), has_chain) if SM90_PERSISTENT in offered else PLAIN
+    is_plain = not facts.epilogue.reductions and all(
+        node.op == CAST for node in facts.epilogue.nodes
+    )
+    menu = menu_for(*tile_class(facts), not is_plain) if SM90_PERSISTENT in offered else PLAIN
     few = _few_rows([facts.extents], offered, facts)
     if kind == "A" and few and not facts.symbols:
         plans.append(few)

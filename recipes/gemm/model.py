@@ -15,6 +15,7 @@ import math
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from cudnn_aot.recipes.gemm.config import (
     STREAM_MAX_PIECES,
@@ -24,6 +25,7 @@ from cudnn_aot.recipes.gemm.config import (
 )
 
 Extents = Mapping[str, int]  # batch, m, n, k
+Row: TypeAlias = tuple[int, int, int, int, int, int, int]  # of a menu, see `MENU`
 
 TILE_K_BYTES = 128
 # Multiply-adds per SM and cycle that a tile reaches, by the bytes of an element, the tile's rows
@@ -85,10 +87,13 @@ PINGPONG = (
     (128, 128, 1, 1),
     *((128, tile_n, 2, 1) for tile_n in (64, 96, 128, 160, 192)),
 )
-MENU = (*((*row, 0) for row in COOPERATIVE), *((*row, 1, 0, 1) for row in PINGPONG))
+MENU: tuple[Row, ...] = (
+    *((*row, 0) for row in COOPERATIVE),
+    *((*row, 1, 0, 1) for row in PINGPONG),
+)
 # A split in a cluster is not worth its sums with fewer elements of K, in tiles.
 MIN_SPLIT_TILES = 4
-# Accumulators of a thread, beyond which a chain of ping-pong has too few registers.
+# Accumulators of a thread, beyond which a chain or a reduction of ping-pong has too few registers.
 PINGPONG_CHAIN_ACCUMULATORS = 160
 # Operand bytes that one SM asks of L2 per cycle.
 OPERAND_BYTES_PER_CYCLE = 46.5
@@ -136,10 +141,10 @@ def menu_for(
     products: int,
     scaled_columns: int | None = None,
     has_chain: bool = False,
-    schedules: tuple[tuple[int, ...], ...] = MENU,
+    schedules: tuple[Row, ...] = MENU,
 ) -> Menu:
-    """The menu of a class of tiles, for plain results or for what a chain is applied to; of
-    ``schedules`` as `MENU` has them.
+    """The menu of a class of tiles, for plain results or, with ``has_chain``, for what a chain is
+    applied to or a reduction reads; of ``schedules`` as `MENU` has them.
     """
     tile_k = TILE_K_BYTES // element_bytes
     configs, rows = [], []

@@ -96,9 +96,10 @@ class ScheduledEngine(Engine):
 
 
 class GemmSm90Persistent(ScheduledEngine):
-    """Persistent TMA + WGMMA, cooperative math warpgroups, optional split of K or stream-K.
+    """Persistent TMA + WGMMA, cooperative or ping-pong math warpgroups, split of K or stream-K.
 
-    Sums of FP8 products are fp32: the tensor cores, which keep fewer bits, add up 256 of K alone.
+    Sums of FP8 products are fp32: the tensor cores, which keep fewer bits, add up 256 of K alone,
+    128 of blocks with scales.
     """
 
     name = "gemm.sm90.persistent"

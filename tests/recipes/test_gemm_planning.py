@@ -395,6 +395,38 @@ def test_ranking_is_complete_and_best_first():
     assert len(set(ranked)) == len(ranked)
 
 
+def test_ping_pong_leaves_registers_to_what_follows_a_tile():
+    """A thread has 192 sums of a result that is stored as it is, at most 160 of others."""
+    extents = (8192, 8192, 8192)
+    for most, graph in (
+        (192, gemm_graphs.plain("plain", *extents)),
+        (160, gemm_graphs.fused("residual", *extents, "residual")),
+        (160, gemm_graphs.reduced("amax", *extents, [("AMAX", "mn")])),
+        (128, gemm_graphs.gated("gated", *extents)),
+    ):
+        entries = PlanList(graph, H200, modes=[heur_mode.A]).entries
+        schedules = [entry.knobs for entry in entries if isinstance(entry.knobs, GemmConfig)]
+        products = facts_of(graph).epilogue.products
+        sums = [products * s.tile_m * s.tile_n // 128 for s in schedules if s.pingpong]
+        assert max(sums) == most, graph.name
+
+
+def test_graphs_of_ping_pong_give_a_warpgroup_more_than_one_tile():
+    """Those of the GPU tests: pairs of blocks, whose warpgroups take turns more than once."""
+    seen = set()
+    for make in gemm_graphs.TEST_GRAPHS:
+        if not (graph := make()).name.startswith("pingpong"):
+            continue
+        knobs = plan_graph(graph, H200).knobs
+        config = GemmConfig.from_public({knob_type[k]: v for k, v in knobs.items()})
+        facts = facts_of(graph)
+        pairs = -(-facts.m // (2 * config.tile_m)) * -(-facts.n // config.tile_n)
+        assert (config.pingpong, config.cluster_m, config.tile_m) == (1, 2, 128)
+        assert pairs > 2 * (H200.sm_count // 2)
+        seen.add(config.tile_n)
+    assert len(seen) == 2
+
+
 def test_few_tiles_and_a_long_k_are_split():
     facts = facts_of(gemm_graphs.plain("g", 16, 512, 16384))
     best = best_sm90([facts.extents], 132)

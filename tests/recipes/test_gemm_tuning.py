@@ -59,6 +59,16 @@ def test_a_measured_plan_is_taken_and_says_so(tmp_path: Path):
     assert set(tuned.entries) == ranked, "the ranked plans are still there, each once"
 
 
+def test_the_file_in_the_documentation_is_taken(tmp_path: Path):
+    text = (Path(__file__).parents[2] / "docs/tuning.md").read_text(encoding="utf-8")
+    (shown,) = (block for block in text.split("```json")[1:] if '"layout_class"' in block)
+    path = tmp_path / "tuning.json"
+    path.write_text(shown.split("```")[0])
+    tuned = PlanList(frozen(64, 4096, 4096), H200, tuning=load_tuning(path))
+    (shown_plan,) = json.loads(path.read_text())["entries"][0]["plans"]
+    assert tuned.entries[0].why == "measured" and tuned.lower(0).knobs == shown_plan["knobs"]
+
+
 def test_a_plan_that_the_engine_does_not_have_is_passed_over(tmp_path: Path):
     """A file outlives versions: engines go, and so do knobs and tiles."""
     graph = frozen(64)

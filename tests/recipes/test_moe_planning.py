@@ -22,7 +22,7 @@ from cudnn_aot.recipes.moe.any_stride import MoeSm90AnyStride
 from cudnn_aot.recipes.moe.capability import MODES
 from cudnn_aot.recipes.moe.config import MoeConfig
 from cudnn_aot.recipes.moe.facts import ROUTE, analyze
-from cudnn_aot.recipes.moe.heuristics import SM90_PERSISTENT
+from cudnn_aot.recipes.moe.heuristics import RANGE_ENDS, SM90_PERSISTENT
 from cudnn_aot.recipes.moe.sm90 import MoeSm90Persistent
 
 H200, CPU = load_target("h200"), load_target("cpu")
@@ -312,6 +312,14 @@ def test_a_symbolic_k_is_looked_at_in_the_call():
     table = persistent(moe_graphs.grouped("GATHER", k="K", n=24, symbols=symbols)).table
     assert declared(table, {"K": 8}).branch(table) == "tma"
     assert declared(table, {"K": 0}).branch(table) == "any_stride"
+    # Strides that K has no say in.
+    g = moe_graphs.grouped(k="K", n=24, symbols=symbols)
+    (node,) = g.nodes
+    node.inputs["token"].set_stride([24 * 64, 64, 1])
+    node.inputs["weight"].set_stride([24 * 64, 1, 64])
+    table = persistent(g).table
+    assert declared(table, {"K": 8}).branch(table) == "tma"
+    assert declared(table, {"K": 0}).branch(table) == "any_stride"
 
 
 E4M3, E5M2, HALF = (getattr(cudnn.data_type, name) for name in ("FP8_E4M3", "FP8_E5M2", "HALF"))
@@ -368,11 +376,12 @@ def test_fp8_of_two_types_is_multiplied_and_stored_as_any_type():
 @pytest.mark.parametrize(
     ("rows", "tile_m"), [(1, 64), (16, 64), (8 * 32, 64), (8 * 256, 128), (1 << 15, 128)]
 )
-def test_rows_of_an_expert_decide_the_tile(rows, tile_m):
-    g = moe_graphs.grouped(rows=rows, k=4096, n=14336, experts=8, offsets=9)
-    first, *_ = PlanList(g, H200).entries
-    assert first.engine_id == SM90_PERSISTENT and first.knobs.tile_m == tile_m
-    assert first.why.startswith("modelled ")
+def test_rows_of_a_group_decide_the_tile(rows, tile_m):
+    for experts, offsets in ((8, 9), (1, 9), (4, 9)):
+        g = moe_graphs.grouped(rows=rows, k=4096, n=14336, experts=experts, offsets=offsets)
+        first, *_ = PlanList(g, H200).entries
+        assert first.engine_id == SM90_PERSISTENT and first.knobs.tile_m == tile_m, experts
+        assert first.why.startswith("modelled ")
 
 
 def test_ranges_of_a_symbolic_number_of_rows_have_tiles_of_their_own():
@@ -385,6 +394,7 @@ def test_ranges_of_a_symbolic_number_of_rows_have_tiles_of_their_own():
     assert tiles[0] == 64 and tiles[-1] == 128 and tiles == sorted(tiles)
     edges = [part.bounds[0][1:] for part in ranges.parts]
     assert edges[0][0] == 0 and edges[-1][1] == 1 << 16
+    assert {end for _, end in edges[:-1]} <= {8 * end for end in RANGE_ENDS}
     table = plans.lower(0).table
     branches = {declared(table, {"M": rows}).branch(table) for rows in (4, 2000)}
     assert len(branches) == 2

@@ -313,6 +313,8 @@ TEST_GRAPHS: tuple[Callable[[], Graph], ...] = (
     lambda: column_and_scalars("column_and_scalars", 150, 256, 128),
     lambda: plain("split_k_in_cluster", 64, 1024, 8192),
     lambda: plain("stream_k", 16, 128, 32768),  # tiles in even parts
+    lambda: plain("pingpong", 4200, 2056, 512, out=FLOAT),
+    lambda: column_and_scalars("pingpong_column", 4200, 4104, 512),
     in_process,
     lambda: other_majors("m_major_n_major", 256, 384, 128, True, False),
     lambda: other_majors("m_major_k_major", 256, 384, 128, True, True),
