@@ -68,7 +68,6 @@ def guard(facts: MoeFacts) -> ex.Predicate:
     token, weight, out = facts.token, facts.weight, facts.out
     major, k = weight_major(facts), extent_expr(token.dim[-1])
     assert major is not None
-    whole = ex.divides(tma.step_elements(token), k) if facts.mode == "GATHER" else True
     stores = (
         tma.guard(out, -1)
         if stores_chunks(facts)
@@ -76,7 +75,6 @@ def guard(facts: MoeFacts) -> ex.Predicate:
     )
     return ex.all_of(
         ex.lt(0, k) if bounds(token.dim[-1], facts.symbols)[0] == 0 else True,
-        whole,
         tma.guard(token, -1),
         tma.guard(weight, WEIGHT_AXES[major]),
         stores,

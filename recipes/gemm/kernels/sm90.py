@@ -16,7 +16,7 @@ Roles of a CTA (threads):
 Pipelines:
 
 * operands: producer warp -> math warpgroups, ``stages`` deep. Full: 1 arrival and the bytes of all
-  tiles. Empty: one arrival per math warp of every CTA that receives this CTA's multicast.
+  tiles. Empty: one arrival per math warp of a tile, of every CTA that gets this CTA's multicast.
   With a cluster (2, 1, 1) two CTAs share B and each loads half of it for both; (1, 2, 1) shares A.
   ``a_box`` rows of A are a load: all of the tile's, or 16, where those outside the matrix, which
   take longer than others, are not loaded. Rows of the tile that are not there hold anything: what
@@ -24,14 +24,15 @@ Pipelines:
 * exchange: with a cluster (1, 1, W) its CTAs split K. Each writes its sums of the columns that
   another finishes into that one's shared memory; one barrier per CTA counts the bytes.
 * stores: each math warpgroup has ``SLOTS`` staging slots of 64 rows x 128 bytes of its own and one
-  named barrier; its warp 0 issues the TMA stores. No barrier spans the math warpgroups, but for
-  ``pingpong``, where each waits before a main loop until the other has issued its own.
+  named barrier; its warp 0 issues the TMA stores. A barrier spans the math warpgroups in stream-K,
+  around the count of a piece, and with ``pingpong``, where each waits before a main loop until the
+  other has issued its own.
 
-FP8: WGMMA reads it along K alone, and keeps about 14 bits of the sums. It sums a k tile (128) from
-zero, of as many columns of one product at a time as registers allow, and the warpgroup adds that to
-its fp32 accumulators; while it waits and adds, the tensor cores work for the other warpgroup. With
-``scales`` the sums are scaled before they are added: their columns lie in one block of columns of
-B, a thread has two rows of A.
+FP8: WGMMA reads it along K alone, and keeps about 14 bits of the sums. It sums two k tiles (256)
+from zero, or one with ``scales``, of as many columns of one product at a time as registers allow,
+and the warpgroup adds that to its fp32 accumulators; while it waits and adds, the tensor cores work
+for the other warpgroup. With ``scales`` the sums are scaled before they are added: their columns
+lie in one block of columns of B, a thread has two rows of A.
 
 Registers: 384 threads start with 168 each; the producer drops to 40 and math rises to 232
 (40 + 2 x 232 = 504 <= 512 per lane of the file). The accumulators are products x tile_n / 2 of
