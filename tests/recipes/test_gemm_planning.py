@@ -427,6 +427,32 @@ def test_graphs_of_ping_pong_give_a_warpgroup_more_than_one_tile():
     assert len(seen) == 2
 
 
+# (batch, M, N, K): tile_m, tile_n, cluster_m, splits, ping-pong of what was the fastest, or within
+# 2 % of it, on an H200 (bench/NOTES.md).
+MEASURED = {
+    (1, 1024, 1024, 1024): (64, 128, 1, 1, 1),
+    (1, 4096, 4096, 4096): (128, 256, 2, 1, 0),
+    (1, 8192, 8192, 8192): (128, 192, 2, 1, 1),
+    (1, 16, 6144, 4096): (64, 48, 1, 1, 0),
+    (1, 64, 4096, 4096): (64, 64, 1, 2, 0),
+    (1, 16, 4096, 14336): (64, 64, 1, 2, 0),
+    (1, 256, 6144, 4096): (64, 192, 2, 1, 0),
+    (1, 256, 4096, 14336): (128, 128, 1, 2, 0),
+    (1, 512, 4096, 4096): (128, 128, 2, 1, 0),
+    (1, 1024, 19456, 2560): (128, 160, 2, 1, 1),
+    (1, 4096, 19456, 2560): (128, 192, 2, 1, 1),
+    (1, 4096, 4096, 14336): (128, 256, 2, 1, 0),
+    (8, 2048, 2048, 2048): (128, 128, 2, 1, 1),
+}
+
+
+@pytest.mark.parametrize("extents", MEASURED, ids=lambda extents: "x".join(map(str, extents)))
+def test_the_model_ranks_first_what_was_measured(extents):
+    best = best_sm90([dict(zip(("batch", "m", "n", "k"), extents, strict=True))], 132)
+    chosen = (best.tile_m, best.tile_n, best.cluster_m, best.splits, best.pingpong)
+    assert chosen == MEASURED[extents] and not best.stream_k
+
+
 def test_few_tiles_and_a_long_k_are_split():
     facts = facts_of(gemm_graphs.plain("g", 16, 512, 16384))
     best = best_sm90([facts.extents], 132)
