@@ -71,7 +71,7 @@ PINGPONG_MACS_PER_CYCLE: Mapping[int, Mapping[int, float]] = {
 # memory, before A.
 COOPERATIVE = (
     *((64, tile_n, 1, 1, 1, 0) for tile_n in (32, 48, 64, 96, 128, 160, 192, 224)),
-    *((64, tile_n, 2, 1, 1, 0) for tile_n in (64, 96, 128, 192, 256)),
+    *((64, tile_n, 2, 1, 1, 0) for tile_n in (96, 128, 192)),
     *((128, tile_n, 1, 1, 1, 0) for tile_n in (64, 96, 128, 160)),
     *((128, tile_n, 2, 1, 1, 0) for tile_n in (64, 96, 128, 160, 192, 224, 256)),
     *((128, tile_n, 1, 2, 1, 0) for tile_n in (128, 256)),
