@@ -6,28 +6,20 @@ import json
 
 import gemm_graphs
 import pytest
+from gemm_facts import facts_of
 from gemm_graphs import BF16, E4M3, FLOAT, HALF, INT8, block_gated, block_scaled
 from table_model import declared
 
 import cudnn_aot as cudnn
 from cudnn_aot import _native
-from cudnn_aot.compiler.planning.engine import Refusal
 from cudnn_aot.compiler.planning.plan import plan_graph
 from cudnn_aot.compiler.planning.plan_list import PlanList
 from cudnn_aot.compiler.target.target import load_target
 from cudnn_aot.errors import cudnnGraphNotSupportedError
 from cudnn_aot.recipes.gemm import tma
-from cudnn_aot.recipes.gemm.facts import analyze
 from cudnn_aot.recipes.gemm.gemv import GemmSm90Gemv
 
 H200, CPU = load_target("h200"), load_target("cpu")
-
-
-def facts_of(graph):
-    graph.freeze()
-    facts = analyze(graph)
-    assert not isinstance(facts, Refusal), facts.reason
-    return facts
 
 
 def test_facts_name_the_numbers_the_scales_and_their_blocks():

@@ -13,26 +13,17 @@ from table_model import declared
 
 import cudnn_aot as cudnn
 from cudnn_aot import _native
-from cudnn_aot.compiler.planning.engine import Refusal
 from cudnn_aot.compiler.planning.plan import plan_graph
 from cudnn_aot.compiler.planning.plan_list import PlanList
 from cudnn_aot.compiler.target.target import load_target
 from cudnn_aot.errors import cudnnGraphNotSupportedError
 from cudnn_aot.recipes.gemm import sm90
 from cudnn_aot.recipes.gemm.config import GemmConfig
-from cudnn_aot.recipes.gemm.facts import analyze
 from cudnn_aot.recipes.gemm.heuristics import SM90_ANY_STRIDE, SM90_PERSISTENT
 from cudnn_aot.recipes.gemm.kernels import sm90_config as kernel
 
 H200 = load_target("h200")
 UP_TO = {"M": {"min": 0, "max": 4096, "hint": 512}}
-
-
-def facts_of(graph):
-    graph.freeze()
-    facts = analyze(graph)
-    assert not isinstance(facts, Refusal), facts.reason
-    return facts
 
 
 def planned(graph, schedule):

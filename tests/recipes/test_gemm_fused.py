@@ -8,6 +8,7 @@ import json
 
 import gemm_graphs
 import pytest
+from gemm_facts import facts_of
 from table_model import declared
 
 import cudnn_aot as cudnn
@@ -29,13 +30,6 @@ H200, CPU = load_target("h200"), load_target("cpu")
 BF16, HALF, FLOAT = cudnn.data_type.BFLOAT16, cudnn.data_type.HALF, cudnn.data_type.FLOAT
 INT32 = cudnn.data_type.INT32
 UP_TO = {"M": {"min": 0, "max": 4096, "hint": 512}}
-
-
-def facts_of(graph):
-    graph.freeze()
-    facts = analyze(graph)
-    assert not isinstance(facts, Refusal), facts.reason
-    return facts
 
 
 def refused(graph):

@@ -6,30 +6,22 @@ from dataclasses import replace
 
 import gemm_graphs
 import pytest
+from gemm_facts import facts_of
 from graph_tables import PEER
 
 import cudnn_aot as cudnn
 from cudnn_aot.compiler.formats.load import load_graphs
 from cudnn_aot.compiler.planning import manifest
-from cudnn_aot.compiler.planning.engine import Refusal
 from cudnn_aot.compiler.planning.plan import plan_graph
 from cudnn_aot.compiler.planning.plan_list import PlanList
 from cudnn_aot.compiler.target.target import load_target
 from cudnn_aot.errors import cudnnGraphNotSupportedError
 from cudnn_aot.recipes.gemm import tma
-from cudnn_aot.recipes.gemm.facts import analyze
 
 H200, CPU = load_target("h200"), load_target("cpu")
 BF16, FLOAT = cudnn.data_type.BFLOAT16, cudnn.data_type.FLOAT
 E4M3, E5M2 = cudnn.data_type.FP8_E4M3, cudnn.data_type.FP8_E5M2
 INT8, INT32 = cudnn.data_type.INT8, cudnn.data_type.INT32
-
-
-def facts_of(graph):
-    graph.freeze()
-    facts = analyze(graph)
-    assert not isinstance(facts, Refusal), facts.reason
-    return facts
 
 
 def typed(a_type, b_type, out=BF16, accumulator=FLOAT, c=None, k=64, relu=False):

@@ -1,0 +1,114 @@
+"""How tiles are walked on Hopper: the traced arithmetic, on Python integers."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from cudnn_aot.recipes.gemm import model
+from cudnn_aot.recipes.gemm.config import STREAM_MAX_PIECES, STREAM_MIN_GAIN, STREAM_MIN_SHARE
+from cudnn_aot.recipes.gemm.kernels import raster
+from cudnn_aot.recipes.gemm.kernels.raster import Raster, StreamK
+
+# (M, N, L, cluster, tile): ragged both ways, one tile, bands cut short, a band of one row.
+RASTERS = [
+    (5000, 3000, 2, (2, 1), (128, 256)),
+    (1, 1, 1, (1, 2), (64, 64)),
+    (4096, 4096, 1, (1, 1), (128, 128)),
+    (2049, 100, 1, (1, 2), (128, 128)),
+    (130, 5000, 3, (2, 1), (64, 256)),
+]
+
+
+@pytest.mark.parametrize(("m", "n", "batches", "cluster", "tile"), RASTERS)
+def test_raster_visits_every_tile_once(m, n, batches, cluster, tile):
+    """The traced arithmetic, on Python integers: tiles are counted in whole clusters."""
+    walked = Raster.of(tile, cluster, (m, n, batches), 1)
+    places = list(itertools.product(range(cluster[0]), range(cluster[1])))
+    tiles = [walked.locate(item, place) for item in range(walked.items) for place in places]
+    tiles_m = -(-m // (tile[0] * cluster[0])) * cluster[0]
+    tiles_n = -(-n // (tile[1] * cluster[1])) * cluster[1]
+    want = itertools.product(range(tiles_m), range(tiles_n), range(batches))
+    assert sorted((t.m, t.n, t.batch) for t in tiles) == sorted(want)
+
+
+# Of stream-K: no more tiles than two waves and some, as more are whole; few clusters, as what a
+# GPU has takes the arithmetic long on Python integers.
+TILES, K_TILES, CLUSTERS = st.integers(1, 40), st.integers(1, 300), st.integers(1, 15)
+
+
+@settings(max_examples=60, deadline=None)
+@given(TILES, K_TILES, CLUSTERS)
+@example(1, 1, 15)
+@example(1, 300, 15)  # the most pieces
+@example(8, 33, 15)  # a k tile more than even parts
+@example(10, 300, 15)  # uneven parts
+@example(15, 300, 15)  # a whole wave
+@example(16, 4, 15)  # two waves, too short to stream
+@example(16, 5, 15)
+@example(29, 299, 15)
+@example(40, 17, 1)
+def test_stream_k_multiplies_every_k_tile_once(tiles, k_tiles, clusters):
+    """The traced arithmetic, on Python integers."""
+    walk = StreamK.of(tiles, k_tiles, clusters)
+    assert 1 <= walk.clusters <= clusters and walk.shares <= walk.clusters
+    done: dict[int, list[tuple[int, int, int]]] = {tile: [] for tile in range(tiles)}
+    lengths = []
+    for cluster in range(walk.clusters):
+        run = walk.run(cluster)
+        segments = [run.segment(item) for item in range(run.items)]
+        for each in segments:
+            assert 0 <= each.begin < each.end <= k_tiles
+            done[each.tile].append((each.begin, each.end, cluster))
+        lengths.append(sum(each.end - each.begin for each in segments))
+    slots: list[int] = []
+    most = 1
+    for tile, found in done.items():
+        found.sort()
+        ends = [0, *(end for _, end, _ in found)]
+        assert [begin for begin, _, _ in found] == ends[:-1] and ends[-1] == k_tiles
+        # Every CTA of a tile counts the same arrivals, and finds the sums of the others.
+        pieces = walk.pieces(tile)
+        assert pieces.count == len(found)
+        if pieces.count > 1:
+            most = max(most, pieces.count)
+            assert [cluster for *_, cluster in found] == [
+                pieces.first + piece for piece in range(pieces.count)
+            ]
+            slots += map(pieces.slot, range(pieces.count))
+            assert tile - walk.whole in range(min(2 * clusters, tiles))  # the counters
+    assert len(set(slots)) == len(slots)
+    bound = min(clusters, tiles * min(-(-k_tiles // STREAM_MIN_SHARE), STREAM_MAX_PIECES))
+    assert all(0 <= slot < 2 * bound for slot in slots)
+    # The model knows what the kernel does.
+    modelled = model.stream_k(tiles, k_tiles, clusters)
+    assert (modelled is None) is (not slots)
+    if modelled is not None:
+        assert modelled[0] == max(lengths)
+        assert max(lengths) - min(lengths) <= 1 or walk.clusters < clusters or walk.whole == 0
+
+
+def test_stream_k_is_planned_as_it_is_walked():
+    assert (STREAM_MIN_SHARE, STREAM_MIN_GAIN, STREAM_MAX_PIECES) == (
+        raster.MIN_SHARE,
+        raster.MIN_GAIN,
+        raster.MAX_PIECES,
+    )
+    # 48 tiles for 66 clusters of two blocks, of which each gets 0.73 of one.
+    walk = StreamK.of(48, 64, 66)
+    assert (walk.whole, walk.shares) == (0, 66)
+    assert {walk.pieces(tile).count for tile in range(48)} == {2, 3}
+    # 768 tiles of 128 x 256, in 384 clusters: the last 120 of them are shared out.
+    walk = StreamK.of(384, 64, 66)
+    assert (walk.whole, walk.shares, walk.run(65).end) == (264, 66, 120 * 64)
+
+
+def test_neighbouring_items_share_operands():
+    """A wave of 132 CTAs of the large tile covers a square of about 2048 x 2048 outputs."""
+    walked = Raster.of((128, 256), (1, 1), (8192, 8192, 1), 1)
+    wave = [walked.locate(item, (0, 0)) for item in range(128)]
+    assert {t.m for t in wave} == set(range(16))
+    assert {t.n for t in wave} == set(range(8))
