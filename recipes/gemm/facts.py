@@ -59,8 +59,8 @@ class Reduction:
 
 @dataclass(frozen=True, slots=True)
 class EpilogueOutput:
-    """A tensor that is written: a value at every place of the result, or what a reduction of it
-    leaves.
+    """A tensor that is written: a value at every place of the result, which the store rounds, or
+    what a reduction of it leaves.
     """
 
     operand: Operand
@@ -351,9 +351,9 @@ def _epilogue(
         return inputs
     nodes: list[EpilogueNode] = []
     first_node = len(products) + len(inputs)
-    # id(tensor) -> value id, ahead of the rounding to the tensor's own dtype, which its store does
+    # id(tensor) -> value id, ahead of the rounding to the tensor's own dtype, which a store does
     values = {id(tensor): len(products) + i for i, (tensor, _) in enumerate(inputs)}
-    # The same, of those that are read, after it
+    # The same behind it, of the tensors that are read or need none
     rounded = dict(values)
 
     def append(op: str, args: tuple[int, ...], attrs: tuple[tuple[str, Any], ...]) -> int:
@@ -394,8 +394,7 @@ def _epilogue(
         source, reduction = _read(tensor, result, producer)
         if isinstance(reduction, Refusal):
             return reduction
-        is_stored = reduction is None and dtype_name(tensor.data_type) != "BOOLEAN"
-        value = values[id(source)] if is_stored else read(source)
+        value = values[id(source)] if reduction is None else read(source)
         written.append(EpilogueOutput(Operand.of(tensor), value, reduction))
     kept = tuple((Operand.of(tensor), kind) for tensor, kind in inputs)
     return Epilogue(len(products), kept, tuple(nodes), tuple(written))
