@@ -59,8 +59,8 @@ class Reduction:
 
 @dataclass(frozen=True, slots=True)
 class EpilogueOutput:
-    """A tensor that is written: a value at every place of the result, or what a reduction of it
-    leaves.
+    """A tensor that is written: a value at every place of the result, which the store rounds, or
+    what a reduction of it leaves.
     """
 
     operand: Operand
@@ -351,19 +351,27 @@ def _epilogue(
         return inputs
     nodes: list[EpilogueNode] = []
     first_node = len(products) + len(inputs)
-    # id(tensor) -> value id, after the rounding of the tensor's own dtype
+    # id(tensor) -> value id, ahead of the rounding to the tensor's own dtype, which a store does
     values = {id(tensor): len(products) + i for i, (tensor, _) in enumerate(inputs)}
+    # The same behind it, of the tensors that are read or need none
+    rounded = dict(values)
 
     def append(op: str, args: tuple[int, ...], attrs: tuple[tuple[str, Any], ...]) -> int:
         nodes.append(EpilogueNode(op, args, attrs))
         return first_node + len(nodes) - 1
 
     def define(tensor: Tensor, value: int, node: Node) -> None:
-        """A value read through a tensor is rounded to the tensor's dtype."""
-        dtype = dtype_name(tensor.data_type)
-        if dtype != _compute_dtype(node) and not (dtype == "BOOLEAN" and node.op in TRUTH):
-            value = append(CAST, (value,), (("dtype", dtype),))
         values[id(tensor)] = value
+        dtype = dtype_name(tensor.data_type)
+        if dtype == _compute_dtype(node) or (dtype == "BOOLEAN" and node.op in TRUTH):
+            rounded[id(tensor)] = value
+
+    def read(tensor: Tensor) -> int:
+        """A value read through a tensor is rounded to the tensor's dtype."""
+        if id(tensor) not in rounded:
+            attrs = (("dtype", dtype_name(tensor.data_type)),)
+            rounded[id(tensor)] = append(CAST, (values[id(tensor)],), attrs)
+        return rounded[id(tensor)]
 
     for index, matmul in enumerate(products):
         define(matmul.outputs["C"], index, matmul)
@@ -376,17 +384,18 @@ def _epilogue(
                     f"node {node.name!r} reads {tensor.name!r}, which a reduction gives: it is "
                     "known only when the whole result of the matmul is"
                 )
-        args = tuple(values[id(tensor)] for tensor in node.inputs.values())
+        args = tuple(read(tensor) for tensor in node.inputs.values())
         attrs = tuple(sorted((k, v) for k, v in node.attrs.items() if v is not None))
         (out,) = node.outputs.values()
         define(out, append(node.op, args, attrs), node)
 
     written: list[EpilogueOutput] = []
     for tensor in outputs:
-        read, reduction = _read(tensor, result, producer)
+        source, reduction = _read(tensor, result, producer)
         if isinstance(reduction, Refusal):
             return reduction
-        written.append(EpilogueOutput(Operand.of(tensor), values[id(read)], reduction))
+        value = values[id(source)] if reduction is None else read(source)
+        written.append(EpilogueOutput(Operand.of(tensor), value, reduction))
     kept = tuple((Operand.of(tensor), kind) for tensor, kind in inputs)
     return Epilogue(len(products), kept, tuple(nodes), tuple(written))
 

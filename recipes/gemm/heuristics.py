@@ -11,7 +11,7 @@ from cudnn_aot.compiler.planning.ranges import Ranges, by_rows
 from cudnn_aot.compiler.target.target import Target
 from cudnn_aot.recipes.gemm import tma
 from cudnn_aot.recipes.gemm.config import GemvConfig, tile_class
-from cudnn_aot.recipes.gemm.facts import CAST, GemmFacts
+from cudnn_aot.recipes.gemm.facts import GemmFacts
 from cudnn_aot.recipes.gemm.model import PLAIN, Extents, Menu, best_sm90, menu_for, rank_sm90
 
 # Engine ids.
@@ -43,9 +43,7 @@ def recommend(
     beside cuDNN's yet. A cell that is found slower puts its plans behind the marker.
     """
     plans: list[PlanConfig | Ranges] = []
-    is_plain = not facts.epilogue.reductions and all(
-        node.op == CAST for node in facts.epilogue.nodes
-    )
+    is_plain = not facts.epilogue.reductions and not facts.epilogue.nodes
     menu = menu_for(*tile_class(facts), not is_plain) if SM90_PERSISTENT in offered else PLAIN
     few = _few_rows([facts.extents], offered, facts)
     if kind == "A" and few and not facts.symbols:

@@ -11,8 +11,9 @@ and each node adds one more. Everything is computed in fp32, to which an INT32 a
 rounded first; an output of an accumulator is the accumulator itself. An output with ``"reduce":
 {"mode", "axes"}`` is not the value at every place but what a fold of it in fp32 leaves along
 ``"m"``, ``"n"`` or ``"mn"`` (``trace/reductions.py``). ``cast`` rounds to a narrower dtype and
-back, which is what a port of that dtype does. A truth value is 1 or 0, and any number but 0 is
-true, NaN included: so is what a ``cast`` to BOOLEAN makes 1.
+back, which is what reading a port of that dtype does; an output is rounded by its store. A truth
+value is 1 or 0, and any number but 0 is true, NaN included: so is what a ``cast`` to BOOLEAN makes
+1.
 
 The functions run while a kernel is traced. Their values are fp32 scalars or register vectors
 (``TensorSSA``); what the DSL spells differently on the device and on the host CPU goes through a

@@ -70,12 +70,12 @@ NARROW = {  # each output type, and what a chain reads through a tensor of it
         *({"value": value, "dtype": "FLOAT"} for value in (1, 2, 3)),
     ],
 }
-QUANTIZED = {  # the sums themselves, and scaled by a row and a number
+QUANTIZED = {  # the sums themselves, as stores round them, and scaled by a row and a number
     "inputs": [{"dtype": "FLOAT", "kind": "row"}, {"dtype": "FLOAT", "kind": "value"}],
     "nodes": [["scale", [0, 1], {}], ["scale", [3, 2], {}]],
     "outputs": [
         {"value": 0, "dtype": "INT32"},
-        {"value": 0, "dtype": "FLOAT"},
+        *({"value": 0, "dtype": dtype} for dtype in ("FLOAT", "BFLOAT16", "INT8")),
         {"value": 4, "dtype": "FLOAT"},
         {"value": 4, "dtype": "INT8"},
     ],
@@ -322,10 +322,12 @@ def test_int8_is_summed_exactly_and_scaled_in_fp32(kernels, layout):
     for m, n, k in ((7, 18, 1001), (8, 32, 64), (1, 33, 3), (5, 16, 0)):
         a, b = lay_a(normal(rng, (m, k, 1), "INT8")), lay_b(normal(rng, (n, k, 1), "INT8"))
         row = rng.uniform(0.5, 2.0, n).astype(np.float32)
-        sums, floats, scaled, again = quantized(kernels, a, b, row, 1e-4)
+        sums, *stored, scaled, again = quantized(kernels, a, b, row, 1e-4)
         want = product(a, b)
         np.testing.assert_array_equal(sums, want)
-        np.testing.assert_array_equal(floats, want.astype(np.float32))
+        for got, dtype in zip(stored, ("FLOAT", "BFLOAT16", "INT8"), strict=True):
+            exact = to_storage(want.astype(np.float32), data_type[dtype])
+            np.testing.assert_array_equal(got.view(exact.dtype), exact)
         exact = want * row[:, None].astype("f8") * float(np.float32(1e-4))
         np.testing.assert_allclose(scaled, exact, rtol=3 * 2.0**-24)  # three roundings to fp32
         np.testing.assert_array_equal(again, to_storage(scaled, data_type.INT8))
@@ -342,7 +344,7 @@ def test_the_largest_sums_of_int8(kernels, layout):
     want = product(a, b)
     assert want[0, 0] == 2**31 - 2**14 and want[2, 16] % 2 == 1
     a, b = lay_a(a), lay_b(b)
-    sums, floats, _, _ = quantized(kernels, a, b, np.ones(17, np.float32), 1.0)
+    sums, floats, *_ = quantized(kernels, a, b, np.ones(17, np.float32), 1.0)
     np.testing.assert_array_equal(sums, want)
     np.testing.assert_array_equal(floats, want.astype(np.float32))
 

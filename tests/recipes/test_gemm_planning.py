@@ -26,7 +26,7 @@ from cudnn_aot.recipes.gemm.sm90 import MAX_SMS
 from cudnn_aot.recipes.pointwise import UNTRACED
 
 H200, CPU = load_target("h200"), load_target("cpu")
-BF16, FLOAT = cudnn.data_type.BFLOAT16, cudnn.data_type.FLOAT
+BF16, HALF, FLOAT = cudnn.data_type.BFLOAT16, cudnn.data_type.HALF, cudnn.data_type.FLOAT
 BOOLEAN = cudnn.data_type.BOOLEAN
 
 
@@ -48,24 +48,54 @@ def test_facts_of_a_chain():
         ("bias", (0, 1)),
         ("swish", (3,)),
         ("add", (4, 2)),
-        ("cast", (5,)),
     ]
     (output,) = facts.epilogue.outputs
-    assert output.value == 6
+    assert output.value == 5
+
+
+def test_a_narrow_result_is_the_accumulator_which_its_store_rounds():
+    facts = facts_of(gemm_graphs.plain("g", 64, 64, 64))
+    assert facts.epilogue.nodes == ()
+    assert [(output.value, output.operand.dtype) for output in facts.epilogue.outputs] == [
+        (0, "BFLOAT16")
+    ]
+    assert facts.describe()["epilogue"] == "none"
 
 
 def test_a_tensor_rounds_what_is_read_through_it():
-    """An intermediate of a narrow type is rounded once, for its consumers and as an output."""
+    """A tensor of a narrow type is rounded once for all that read it, and by its own store where it
+    is an output as well.
+    """
     g = gemm_graphs.graph("g")
     a, b = gemm_graphs.operand(g, "A", 64, 64), gemm_graphs.operand(g, "B", 64, 64)
     middle = g.matmul(a, b).set_output(True).set_data_type(BF16)
-    g.relu(middle).set_output(True).set_data_type(FLOAT)
+    last = g.relu(middle).set_data_type(HALF)
+    g.add(last, g.neg(middle)).set_output(True).set_data_type(BF16)
     facts = facts_of(g)
-    assert [(node.op, node.args) for node in facts.epilogue.nodes] == [
-        ("cast", (0,)),
-        ("relu", (1,)),
+    got = [(node.op, node.args, dict(node.attrs).get("dtype")) for node in facts.epilogue.nodes]
+    assert got == [
+        ("cast", (0,), "BFLOAT16"),
+        ("relu", (1,), None),
+        ("neg", (1,), None),
+        ("cast", (2,), "HALF"),
+        ("add", (4, 3), None),
     ]
-    assert [output.value for output in facts.epilogue.outputs] == [1, 2]
+    assert [output.value for output in facts.epilogue.outputs] == [0, 5]
+
+
+def test_a_reader_of_an_output_that_a_call_leaves_out_still_sees_it_rounded():
+    g = gemm_graphs.graph("g")
+    a, b = gemm_graphs.operand(g, "A", 64, 64), gemm_graphs.operand(g, "B", 64, 64)
+    middle = g.matmul(a, b).set_output(True, optional=True).set_data_type(BF16).set_uid(90)
+    g.relu(middle).set_output(True).set_data_type(BF16).set_uid(91)
+    plan = plan_graph(g, CPU)
+    values = {}
+    for branch in ("blocked", "blocked_no90"):
+        step = plan.table["branches"][branch]["steps"][0]
+        epilogue = plan.kernels[step["kernel"]].params["epilogue"]
+        assert [tuple(node)[:2] for node in epilogue["nodes"]] == [("cast", (0,)), ("relu", (1,))]
+        values[branch] = [output["value"] for output in epilogue["outputs"]]
+    assert values == {"blocked": [0, 2], "blocked_no90": [2]}
 
 
 def test_facts_do_not_depend_on_the_order_or_names_of_nodes():
@@ -351,7 +381,7 @@ def test_an_epilogue_without_an_output_drops_what_only_that_output_needs():
     step = plan.table["branches"]["blocked_no90"]["steps"][0]
     epilogue = plan.kernels[step["kernel"]].params["epilogue"]
     assert list(epilogue["inputs"]) == []
-    assert [tuple(node)[:2] for node in epilogue["nodes"]] == [("relu", (0,)), ("cast", (1,))]
+    assert [tuple(node)[:2] for node in epilogue["nodes"]] == [("relu", (0,))]
     assert [arg.get("operand") for arg in step["args"]] == [1, 2, 91]
 
 
@@ -489,7 +519,7 @@ def test_a_long_chain_is_declined_before_it_is_compiled():
     for _ in range(70):
         y = g.relu(y)
     y.set_output(True)
-    with pytest.raises(cudnnGraphNotSupportedError, match="71 pointwise steps .* at most 64"):
+    with pytest.raises(cudnnGraphNotSupportedError, match="70 pointwise steps .* at most 64"):
         plan_graph(g, CPU)
 
 
@@ -532,7 +562,7 @@ def test_every_pointwise_op_is_taken_or_declined_with_its_reason(target):
 def test_a_tensor_between_ops_is_a_cast_where_its_type_may_change_a_value(op, dtype, casts):
     nodes = facts_of(with_op(op, dtype)).epilogue.nodes
     got = [dict(node.attrs)["dtype"] for node in nodes if node.op == "cast"]
-    assert got == [*casts, "BFLOAT16"]  # the last is that of the output, if it were read
+    assert got == casts  # none of the output, which is BFLOAT16: no op reads it
 
 
 def test_truth_values_may_be_computed_in_boolean_and_nothing_else_may():

@@ -1,5 +1,5 @@
-"""Graphs of 8-bit operands from their file to a result: `build`, `run`, and calls as programs make
-them.
+"""Graphs of 8-bit operands, and of a result that others read rounded, from their file to a result:
+`build`, `run`, and calls as programs make them.
 """
 
 from __future__ import annotations
@@ -45,6 +45,20 @@ def int8_matmul() -> cudnn.pygraph:
     return g
 
 
+def read_rounded() -> cudnn.pygraph:
+    """A product in BFLOAT16, which a call may leave out, what its rounding lost, and the largest
+    magnitude in it.
+    """
+    dt = cudnn.data_type
+    g = gemm_graphs.graph("read_rounded")
+    sums = g.matmul(gemm_graphs.operand(g, "a", M, K), gemm_graphs.operand(g, "b", K, N))
+    short = g.identity(sums.set_data_type(dt.FLOAT)).set_data_type(dt.BFLOAT16)
+    short.set_output(True, optional=True).set_uid(10)
+    g.sub(sums, short).set_output(True).set_data_type(dt.FLOAT).set_uid(11)
+    gemm_graphs.fold(g, short, "AMAX", "mn", M, N).set_uid(12)
+    return g
+
+
 # Scales of blocks in each loop of the host's kernel, of rows, columns and both, with a last block
 # that is shorter.
 BLOCKS = [
@@ -57,7 +71,7 @@ BLOCKS = [
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("programs")
-    graphs = [int8_matmul(), *BLOCKS]
+    graphs = [int8_matmul(), read_rounded(), *BLOCKS]
     files = [real_bmm(folder), *(write_graph(folder, graph) for graph in graphs)]
     done = run_cli("build", *files, "--target", "cpu", "--store", folder / "store")
     assert done.returncode == 0, done.stderr
@@ -68,8 +82,29 @@ def test_every_plan_is_right(store: Path) -> None:
     done = run_cli("run", "--all", "--store", store, "--json")
     assert done.returncode == 0, done.stderr
     runs = json.loads(done.stdout)["runs"]
-    names = ["bmm", "int8", *(graph.name for graph in BLOCKS)]
+    names = ["bmm", "int8", "read_rounded", *(graph.name for graph in BLOCKS)]
     assert {item["name"]: item["correct"] for item in runs} == dict.fromkeys(names, True)
+
+
+@pytest.mark.parametrize("is_bound", [True, False])
+def test_others_read_a_result_as_it_is_stored(store: Path, is_bound: bool) -> None:
+    """Whether it is stored or not. Sums of integers are exact in fp32, so that rounding is all
+    that they lose.
+    """
+    rng = np.random.default_rng(7)
+    a, b = (rng.integers(-20, 21, (1, *shape)).astype("f8") for shape in ((M, K), (K, N)))
+    short = np.zeros((1, M, N), ml_dtypes.bfloat16)
+    lost, largest = np.zeros((1, M, N), np.float32), np.zeros((1, 1, 1), np.float32)
+    plan = runtime.open(store, target="cpu").plan("read_rounded")
+    bindings = {11: lost, 12: largest} | ({10: short.view(np.uint16)} if is_bound else {})
+    operands = (operand.astype(ml_dtypes.bfloat16).view(np.uint16) for operand in (a, b))
+    workspace = np.zeros(plan.workspace_bytes(), np.uint8)
+    plan.execute(bindings | dict(zip((1, 2), operands, strict=True)), workspace=workspace)
+    rounded = (a @ b).astype(ml_dtypes.bfloat16)
+    assert np.any(rounded.astype("f8") != a @ b)
+    np.testing.assert_array_equal(short, rounded if is_bound else np.zeros_like(rounded))
+    np.testing.assert_array_equal(lost, a @ b - rounded.astype("f8"))
+    assert largest.item() == np.abs(rounded.astype("f8")).max()
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (1, 1, 1)], ids=["0-d", "one", "declared"])

@@ -22,15 +22,15 @@ H200, CPU = load_target("h200"), load_target("cpu")
 BF16, FLOAT = cudnn.data_type.BFLOAT16, cudnn.data_type.FLOAT
 E4M3, E5M2 = cudnn.data_type.FP8_E4M3, cudnn.data_type.FP8_E5M2
 INT8, INT32 = cudnn.data_type.INT8, cudnn.data_type.INT32
+FP4 = cudnn.data_type.FP4_E2M1
 
 
-def typed(a_type, b_type, out=BF16, accumulator=FLOAT, c=None, k=64, relu=False):
-    """A matmul of these types, ``c`` that of its result, and a relu behind it if asked."""
+def typed(a_type, b_type, out=BF16, accumulator=FLOAT, k=64, relu=False):
+    """A matmul of these types, and a relu behind it if asked."""
     g = gemm_graphs.graph("g")
     a = gemm_graphs.operand(g, "A", 32, k, data_type=a_type)
     b = gemm_graphs.operand(g, "B", k, 48, transposed=True, data_type=b_type)
-    y = g.matmul(a, b, compute_data_type=accumulator)
-    y.set_data_type(c or accumulator)
+    y = g.matmul(a, b, compute_data_type=accumulator).set_data_type(accumulator)
     if relu:
         y = g.relu(y)
     y.set_output(True).set_data_type(out).set_name("y")
@@ -127,20 +127,15 @@ def test_the_engine_for_any_strides_comes_behind_all_others():
     assert names.index("gemm.sm90.any_stride") == len(names) - 1 > 0
 
 
-@pytest.mark.parametrize(
-    ("out", "c", "casts", "value"),
-    [
-        (INT32, INT32, [], 0),  # the sums themselves
-        (FLOAT, FLOAT, ["FLOAT"], 1),
-        (INT8, INT8, ["INT8"], 1),
-    ],
-)
-def test_the_result_of_int8_is_the_int32_sum_or_rounded_once(out, c, casts, value):
-    facts = facts_of(typed(INT8, INT8, out, INT32, c))
+@pytest.mark.parametrize("out", [INT32, FLOAT, INT8])
+def test_the_result_of_int8_is_the_int32_sum_which_its_store_rounds(out):
+    facts = facts_of(typed(INT8, INT8, out, INT32))
     assert (facts.accumulators, facts.compute_dtypes) == (("INT32",), ())
-    assert [dict(node.attrs)["dtype"] for node in facts.epilogue.nodes] == casts
-    assert [output.value for output in facts.epilogue.outputs] == [value]
-    assert plan_graph(typed(INT8, INT8, out, INT32, c), CPU).kernels
+    assert facts.epilogue.nodes == ()
+    (kernel,) = plan_graph(typed(INT8, INT8, out, INT32), CPU).kernels
+    assert [dict(output) for output in kernel.params["epilogue"]["outputs"]] == [
+        {"value": 0, "dtype": out.name}
+    ]
 
 
 @pytest.mark.parametrize(
@@ -148,7 +143,10 @@ def test_the_result_of_int8_is_the_int32_sum_or_rounded_once(out, c, casts, valu
     [
         ({"accumulator": FLOAT}, "compute data type FLOAT of a matmul of INT8 is not INT32"),
         ({"k": 131072}, "K may reach 131072, want at most 131071: sums of INT8 products are INT32"),
-        ({"relu": True}, "a tensor between ops is INT32, want one of BFLOAT16/HALF/FLOAT/FP8"),
+        ({"relu": True}, "'y' is INT32, want one of BFLOAT16/HALF/FLOAT/FP8_E4M3/FP8_E5M2/INT8"),
+        ({"out": FP4}, "'y' is FP4_E2M1, want one of BFLOAT16/HALF/FLOAT/FP8_E4M3/FP8_E5M2/INT8"),
+        ({"out": FP4, "relu": True}, "'y' is FP4_E2M1, want one of BFLOAT16/HALF/FLOAT/FP8_E4M3"),
+        ({"a_type": BF16, "b_type": BF16, "accumulator": FLOAT}, "'y' is INT32, want one of BFLO"),
         ({"b_type": E4M3}, "A is INT8 and B is FP8_E4M3, want the same dtype"),
         ({"a_type": BF16, "b_type": BF16}, "compute data type INT32 is not FLOAT"),
         ({"a_type": E4M3, "b_type": BF16}, "A is FP8_E4M3 and B is BFLOAT16, want the same dtype"),
