@@ -480,10 +480,14 @@ class Sm90Matmul:
                         mcast_mask=masks[1],
                     )
                 state.advance()
-            # What the chain reads of matrices is there when the math warpgroups come to it.
-            corner = (tile.m * tile_m, tile.n * tile_n, tile.batch)
-            lane = cute.arch.lane_idx()
-            device_epilogue.warm(self.config.epilogue, aux, (tile_m, tile_n), corner, extents, lane)
+            if cutlass.const_expr(not self.config.pingpong):
+                # What the chain reads of matrices is there when the math warpgroups come to it.
+                # That may take its time where another tile is multiplied meanwhile.
+                corner = (tile.m * tile_m, tile.n * tile_n, tile.batch)
+                lane = cute.arch.lane_idx()
+                device_epilogue.warm(
+                    self.config.epilogue, aux, (tile_m, tile_n), corner, extents, lane
+                )
         if cutlass.const_expr(not self.config.stream_k):
             # The next kernel may set itself up: all that this block reads by TMA is on its way.
             cute.arch.griddepcontrol_launch_dependents()

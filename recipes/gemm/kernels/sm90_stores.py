@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +18,7 @@ from cudnn_aot.recipes.gemm.kernels import epilogue as device_epilogue
 from cudnn_aot.recipes.gemm.kernels import operands
 from cudnn_aot.recipes.gemm.kernels.raster import Tile
 from cudnn_aot.recipes.gemm.kernels.sm90_config import (
+    BLOCKS_UNROLLED,
     GROUP_BARRIER,
     GROUP_ROWS,
     SLOTS,
@@ -48,8 +50,10 @@ class Stores:
     def __init__(self, config: Config):
         self.config, self.folds = config, Folds(config)
         nodes, inputs = config.epilogue["nodes"], config.epilogue["inputs"]
-        # Whether blocks of columns are each code of their own: so little of it that it may be.
-        self.unrolls = not nodes and not inputs and not config.folded
+        # Of columns, that are each code of their own: all, if that is little.
+        is_short = config.bands == 1 and not nodes and not inputs and not config.folded
+        self.blocks = config.bands * config.columns // config.block_columns
+        self.blocks_unrolled = self.blocks if is_short else math.gcd(self.blocks, BLOCKS_UNROLLED)
 
     def layout(self, dtype: type) -> Any:
         """Shared-memory layout (64, block columns, slots) of one math warpgroup's staged stores."""
@@ -117,38 +121,34 @@ class Stores:
         and fold those that are reduced. ``smem`` is that of the one and of the other.
 
         The operands of a block are fetched while the one ahead of it is computed. A chain is traced
-        once, in a loop that shifts the accumulators down by a block: unrolled, a chain such as GELU
-        is more code than the instruction cache holds, and every warp would stream it per tile.
+        for some blocks alone, in a loop that shifts the accumulators down by them: all unrolled, a
+        chain such as GELU is more code than the instruction cache holds, and every warp would
+        stream it per tile; a block at a time, half as many instructions as those of GELU are moves.
         """
         config = self.config
-        blocks = config.bands * config.columns // config.block_columns
-        size = cute.size(accs[0]) // blocks
+        size = cute.size(accs[0]) // self.blocks
         staging, scratch = smem
         running = self.folds.start()
         layout = cute.make_layout(size)
-        if cutlass.const_expr(self.unrolls or blocks == 1):
-            for i in cutlass.range_constexpr(blocks):
-                mine = [cute.make_tensor(acc.iterator + i * size, layout).load() for acc in accs]
-                values = device_epilogue.run(config.epilogue, fetched, mine)
-                here, column = self.step(view, i)
-                self.folds.take(values, running, partials, scratch, here, column)
-                self.store(values, staging, tma_outs, tma_targets, outs, here, column, i)
-        else:
-            for i in cutlass.range(blocks, unroll=1):
-                mine = [cute.make_tensor(acc.iterator, layout).load() for acc in accs]
+        step = self.blocks_unrolled
+        for first in cutlass.range(0, self.blocks, step, unroll=1):
+            for j in cutlass.range_constexpr(step):
+                i = first + j
+                mine = [cute.make_tensor(acc.iterator + j * size, layout).load() for acc in accs]
                 ahead = self.block(*self.step(view, i + 1))
                 values = device_epilogue.run(
                     config.epilogue, fetched, mine, aux, ahead, same_rows=config.bands == 1
                 )
-                for acc in accs:
-                    flat = cute.make_tensor(acc.iterator, cute.make_layout(cute.size(acc)))
-                    for e in cutlass.range_constexpr(cute.size(acc) - size):
-                        flat[e] = flat[e + size]
+                if cutlass.const_expr(j == step - 1):
+                    for acc in accs:
+                        flat = cute.make_tensor(acc.iterator, cute.make_layout(cute.size(acc)))
+                        for e in cutlass.range_constexpr(cute.size(acc) - step * size):
+                            flat[e] = flat[e + step * size]
                 here, column = self.step(view, i)
                 self.folds.take(values, running, partials, scratch, here, column)
                 self.store(values, staging, tma_outs, tma_targets, outs, here, column, i)
                 if cutlass.const_expr(config.bands > 1 and len(config.folded) > 0):
-                    if column == blocks // config.bands - 1:
+                    if column == self.blocks // config.bands - 1:
                         self.folds.leave(running, partials, scratch, here)
                         self.folds.reset(running)
         if cutlass.const_expr(config.bands == 1):
@@ -170,7 +170,7 @@ class Stores:
         of the tile.
         """
         config = self.config
-        turns = config.bands * config.columns // config.block_columns * len(config.out_dtypes)
+        turns = self.blocks * len(config.out_dtypes)
         for o in cutlass.range_constexpr(len(config.out_dtypes)):
             dtype, value = config.out_dtypes[o], values[config.stored[o]]
             narrow = cute.make_rmem_tensor((value.shape,), dtype)

@@ -105,7 +105,7 @@ class RowStores(Stores):
 
     def __init__(self, config: Config, mode: str):
         super().__init__(config)
-        self.unrolls = False  # rows that no TMA stores are several times the code
+        self.blocks_unrolled = 1  # rows that no TMA stores are several times the code
         self.mode = mode
         (self.dtype,) = config.out_dtypes
         self.wide = CHUNK_BYTES * 8 // self.dtype.width  # elements of a chunk
