@@ -27,7 +27,9 @@ PROMOTED_K_TILES = 2  # whose products of FP8 the tensor cores sum: no more than
 WARMED_K_TILES = 4  # of B, that are asked for ahead of the end of the kernel before
 GROUP_WARPS = WARPGROUP // 32
 BLOCK_COLUMNS = 64  # of the tile, that the epilogue takes at a time at most
-BLOCKS_UNROLLED = 2  # of the epilogue's, where there is more to a block than its store
+# Blocks of the epilogue that are code of their own each, of chains that read and store at most so
+# many tensors: with more there is not enough room, in registers and in the object.
+BLOCKS_UNROLLED, UNROLLED_TENSORS = 2, 2
 STREAM_COLUMNS = 128  # of a tile with stream-K
 COLUMNS_STEP = 16  # of what a block finishes of a tile: of one stmatrix
 

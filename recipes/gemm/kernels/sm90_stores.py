@@ -23,6 +23,7 @@ from cudnn_aot.recipes.gemm.kernels.sm90_config import (
     GROUP_ROWS,
     SLOTS,
     STORE_BYTES,
+    UNROLLED_TENSORS,
     WARPGROUP,
     Config,
     block_pattern,
@@ -50,10 +51,15 @@ class Stores:
     def __init__(self, config: Config):
         self.config, self.folds = config, Folds(config)
         nodes, inputs = config.epilogue["nodes"], config.epilogue["inputs"]
-        # Of columns, that are each code of their own: all, if that is little.
-        is_short = config.bands == 1 and not nodes and not inputs and not config.folded
+        # Of columns, and those that are each code of their own: all, if that is little.
         self.blocks = config.bands * config.columns // config.block_columns
-        self.blocks_unrolled = self.blocks if is_short else math.gcd(self.blocks, BLOCKS_UNROLLED)
+        tensors = len(inputs) + len(config.stored) + len(config.folded)
+        if config.bands == 1 and not nodes and tensors == len(config.stored):
+            self.blocks_unrolled = self.blocks
+        elif tensors <= UNROLLED_TENSORS and not config.folded:
+            self.blocks_unrolled = math.gcd(self.blocks, BLOCKS_UNROLLED)
+        else:
+            self.blocks_unrolled = 1
 
     def layout(self, dtype: type) -> Any:
         """Shared-memory layout (64, block columns, slots) of one math warpgroup's staged stores."""
