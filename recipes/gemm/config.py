@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from cudnn_aot.compiler.planning.knobs import knob_type
 from cudnn_aot.recipes.gemm.facts import GemmFacts
@@ -28,8 +28,11 @@ SM90_TILES = {
 # Registers of a thread that hold sums: the rest of 232 are addresses and the epilogue.
 SM90_MAX_ACCUMULATORS = 192
 # Shared memory of a block, what of it is for barriers, and for stores per math warpgroup; how many
-# stages of operands must fit in the rest.
-SM90_SMEM_BYTES, SM90_BARRIER_BYTES, SM90_STAGING_BYTES, SM90_MIN_STAGES = 232448, 1024, 16384, 4
+# stages of operands must fit in the rest; and what a warpgroup needs where it reduces along M.
+SM90_SMEM_BYTES, SM90_BARRIER_BYTES, SM90_STAGING_BYTES, SM90_MIN_STAGES = 232448, 256, 16384, 4
+SM90_FOLD_BYTES, SM90_SWIZZLE_BYTES = 1024, 1024  # the latter, that operands are aligned to
+# Bytes that the scales of a stage are a multiple of, and columns of a tile that have one scale.
+SM90_SCALE_ALIGN, SM90_SCALE_COLUMNS = 16, 32
 SM90_CLUSTERS = ((1, 1), (2, 1), (1, 2))
 # Of a tile with stream-K: more of them were slower than whole tiles, and kernels beyond 80 KB.
 STREAM_COLUMNS = 128
@@ -43,14 +46,31 @@ STREAM_MIN_SHARE, STREAM_MIN_GAIN, STREAM_MAX_PIECES = 16, 8, 8
 COLUMNS_STEP = 16
 
 
-def tile_class(facts: GemmFacts) -> tuple[int, int, int | None]:
-    """What the tiles of ``gemm.sm90.persistent`` depend on: the bytes of an element of A and B, how
-    many matmuls of one A there are, and how many columns have one scale: None without scales, and
-    0 with those of A alone.
+class TileClass(NamedTuple):
+    """What the tiles of ``gemm.sm90.persistent`` depend on.
+
+    Attributes:
+        element_bytes: of A and B.
+        products: how many matmuls of one A there are.
+        scaled_columns: how many columns have one scale; None without scales, and 0 with those of A
+            alone.
+        folds_rows: whether something is reduced along M, for which warps need shared memory.
     """
+
+    element_bytes: int
+    products: int
+    scaled_columns: int | None = None
+    folds_rows: bool = False
+
+
+def tile_class(facts: GemmFacts) -> TileClass:
     columns = math.gcd(*(scale.rows for scale in facts.scales[1:] if scale is not None))
-    has_scales = facts.is_scaled
-    return DTYPE_BYTES[facts.a.dtype], facts.epilogue.products, columns if has_scales else None
+    return TileClass(
+        DTYPE_BYTES[facts.a.dtype],
+        facts.epilogue.products,
+        columns if facts.is_scaled else None,
+        any("m" in reduction.axes for reduction in facts.epilogue.reductions),
+    )
 
 
 class Schedule:
@@ -155,15 +175,12 @@ class GemmConfig(Schedule):
             return f"TILE_N is {self.tile_n}, want a multiple of {COLUMNS_STEP} per block"
         return None
 
-    def why_not_for(
-        self, element_bytes: int, products: int, scaled_columns: int | None = None
-    ) -> str | None:
-        """None where the kernel has the schedule for a class of tiles (what `tile_class` gives),
-        else the reason.
-        """
-        tiles = SM90_TILES[element_bytes]
-        if self.tile not in tiles:
-            every = ", ".join(map(_x, tiles))
+    def why_not_for(self, tiles: TileClass) -> str | None:
+        """None where the kernel has the schedule for a class of tiles, else the reason."""
+        element_bytes, products, scaled_columns, _ = tiles
+        menu = SM90_TILES[element_bytes]
+        if self.tile not in menu:
+            every = ", ".join(map(_x, menu))
             return f"tile {_x(self.tile)} of {element_bytes}-byte elements is not one of {every}"
         columns = products * self.tile_n
         if self.pingpong:
@@ -174,24 +191,20 @@ class GemmConfig(Schedule):
             fits = columns + self.tile_n <= 2 * SM90_MAX_ACCUMULATORS
             promoted = self.tile_n if fits else self.tile_n // 2
             columns += promoted
-            if scaled_columns is not None and (
-                promoted < self.tile_n or scaled_columns % self.tile_n
-            ):
-                return f"tile {_x(self.tile)} is not of columns that have one scale"
+        if scaled_columns is not None and (each := self._scaled(tiles)) % SM90_SCALE_COLUMNS:
+            return (
+                f"tile {_x(self.tile)} has one scale for {each} columns, "
+                f"want a multiple of {SM90_SCALE_COLUMNS}"
+            )
         if columns // 2 > SM90_MAX_ACCUMULATORS:
             return (
                 f"tile {_x(self.tile)} of {products} matmuls takes {columns // 2} accumulators per "
                 f"thread, want at most {SM90_MAX_ACCUMULATORS}"
             )
-        stage_bytes = (self.tile_m + products * self.tile_n) * self.tile_k * element_bytes
-        groups = 2 if self.pingpong else self.tile_m // 64
-        room = SM90_SMEM_BYTES - SM90_BARRIER_BYTES - groups * SM90_STAGING_BYTES
-        # What the other blocks of a cluster send of their sums.
-        room -= (self.cluster_k - 1) * self.tile_m * self.tile_n // self.cluster_k * 4
-        if room // stage_bytes < SM90_MIN_STAGES:
+        if (stages := self._stages(tiles)) < SM90_MIN_STAGES:
             return (
                 f"of tile {_x(self.tile)} of {products} matmuls, {self.splits} splits of K, "
-                f"{room // stage_bytes} stages fit, want at least {SM90_MIN_STAGES}"
+                f"{stages} stages fit, want at least {SM90_MIN_STAGES}"
             )
         if products > 1 and self.splits > 1:
             return f"{self.splits} splits of K of {products} matmuls, want 1"
@@ -202,12 +215,31 @@ class GemmConfig(Schedule):
             )
         return None
 
+    def _scaled(self, tiles: TileClass) -> int:
+        """Neighbouring columns of a tile that have one scale."""
+        return math.gcd(self.tile_n, tiles.scaled_columns or 0)
+
+    def _stages(self, tiles: TileClass) -> int:
+        """How many stages of operands fit into shared memory."""
+        products = tiles.products
+        stage = (self.tile_m + products * self.tile_n) * self.tile_k * tiles.element_bytes
+        scales = 0  # of a stage: the rows', and those of the columns of each matmul
+        if tiles.scaled_columns is not None:
+            count = self.tile_m + products * (self.tile_n // self._scaled(tiles))
+            scales = _rounded_up(4 * count, SM90_SCALE_ALIGN)
+        warpgroups = 2 if self.pingpong else self.tile_m // 64
+        room = SM90_SMEM_BYTES - warpgroups * SM90_STAGING_BYTES
+        room -= warpgroups * SM90_FOLD_BYTES * tiles.folds_rows
+        # What the other blocks of a cluster send of their sums.
+        room -= (self.cluster_k - 1) * self.tile_m * self.tile_n // self.cluster_k * 4
+        stages = (room - SM90_BARRIER_BYTES) // (stage + scales)
+        head = _rounded_up(SM90_BARRIER_BYTES + stages * scales, SM90_SWIZZLE_BYTES)
+        return stages if head + stages * stage <= room else stages - 1
+
     @classmethod
-    def measured(
-        cls, longest_k: int, element_bytes: int, products: int, scaled_columns: int | None = None
-    ) -> Iterator[GemmConfig]:
+    def measured(cls, longest_k: int, tiles: TileClass) -> Iterator[GemmConfig]:
         """Every tile with every cluster, and with the splits of K that leave each block work."""
-        for tile in SM90_TILES[element_bytes]:
+        for tile in SM90_TILES[tiles.element_bytes]:
             k_tiles = longest_k // tile[2]
             every = [
                 cls(*tile, *cluster, 1, pingpong=pingpong)
@@ -221,7 +253,7 @@ class GemmConfig(Schedule):
             if k_tiles >= STREAM_MIN_SHARE:
                 every += [cls(*tile, *cluster, 1, 1) for cluster in SM90_CLUSTERS]
             for config in every:
-                if config.why_not_for(element_bytes, products, scaled_columns) is None:
+                if config.why_not_for(tiles) is None:
                     yield config
 
 
@@ -262,6 +294,10 @@ class GemvConfig(Schedule):
     def measured(cls) -> list[GemvConfig]:
         every = (cls(*values) for values in itertools.product(*cls.MENU))
         return [each for each in every if each.is_measured]
+
+
+def _rounded_up(value: int, step: int) -> int:
+    return -(-value // step) * step
 
 
 def _x(extents: tuple[int, ...]) -> str:

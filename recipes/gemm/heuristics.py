@@ -44,7 +44,7 @@ def recommend(
     """
     plans: list[PlanConfig | Ranges] = []
     is_plain = not facts.epilogue.reductions and not facts.epilogue.nodes
-    menu = menu_for(*tile_class(facts), not is_plain) if SM90_PERSISTENT in offered else PLAIN
+    menu = menu_for(tile_class(facts), not is_plain) if SM90_PERSISTENT in offered else PLAIN
     few = _few_rows([facts.extents], offered, facts)
     if kind == "A" and few and not facts.symbols:
         plans.append(few)

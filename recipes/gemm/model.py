@@ -22,6 +22,7 @@ from cudnn_aot.recipes.gemm.config import (
     STREAM_MIN_GAIN,
     STREAM_MIN_SHARE,
     GemmConfig,
+    TileClass,
 )
 
 Extents = Mapping[str, int]  # batch, m, n, k
@@ -61,6 +62,22 @@ MATH_MACS_PER_CYCLE: Mapping[int, Mapping[int, Mapping[int, float]]] = {
         128: {32: 1150, 64: 2300, 96: 2600, 128: 2790, 160: 2820, 192: 2870, 224: 2700, 256: 2780},
     },
 }
+# The same of FP8 with scales, whose sums are scaled and added after every tile of K. What shared
+# memory gives is the limit: fewer columns take more of it.
+SCALED_MACS_PER_CYCLE: Mapping[int, Mapping[int, float]] = {
+    64: {
+        32: 750,
+        48: 960,
+        64: 1150,
+        96: 1400,
+        128: 1550,
+        160: 1620,
+        192: 1680,
+        224: 1710,
+        256: 1740,
+    },
+    128: {32: 920, 64: 1800, 96: 2050, 128: 2200, 160: 2330, 192: 2440, 224: 2400, 256: 2460},
+}
 # The same of warpgroups that take every second tile.
 PINGPONG_MACS_PER_CYCLE: Mapping[int, Mapping[int, float]] = {
     64: {128: 1390, 256: 1540},
@@ -90,6 +107,11 @@ PINGPONG = (
 MENU: tuple[Row, ...] = (
     *((*row, 0) for row in COOPERATIVE),
     *((*row, 1, 0, 1) for row in PINGPONG),
+)
+# With scales, blocks that load for each other are slower than those that do not.
+SCALED: tuple[Row, ...] = (
+    *(row for row in MENU if row[2:4] == (1, 1)),
+    *((128, tile_n, 1, 1, 1, 0, 0) for tile_n in (192, 256)),
 )
 # A split in a cluster is not worth its sums with fewer elements of K, in tiles.
 MIN_SPLIT_TILES = 4
@@ -137,41 +159,41 @@ class Menu:
 
 @functools.lru_cache(maxsize=16)
 def menu_for(
-    element_bytes: int,
-    products: int,
-    scaled_columns: int | None = None,
-    has_chain: bool = False,
-    schedules: tuple[Row, ...] = MENU,
+    tiles: TileClass, has_chain: bool = False, schedules: tuple[Row, ...] | None = None
 ) -> Menu:
     """The menu of a class of tiles, for plain results or, with ``has_chain``, for what a chain is
-    applied to or a reduction reads; of ``schedules`` as `MENU` has them.
+    applied to or a reduction reads; of ``schedules``, or of all.
     """
-    tile_k = TILE_K_BYTES // element_bytes
+    if schedules is None:
+        schedules = MENU if tiles.scaled_columns is None else SCALED
+    tile_k = TILE_K_BYTES // tiles.element_bytes
     configs, rows = [], []
     for row in schedules:
         config = GemmConfig(*row[:2], tile_k, *row[2:])
         if has_chain and config.pingpong:
-            accumulators = products * config.tile_m * config.tile_n // 128
+            accumulators = tiles.products * config.tile_m * config.tile_n // 128
             if accumulators > PINGPONG_CHAIN_ACCUMULATORS:
                 continue
-        if config.why_not_for(element_bytes, products, scaled_columns) is None:
-            math_cycles = _math_cycles(config, element_bytes, products)
-            tail_cycles = _tail_cycles(config, products)
+        if config.why_not_for(tiles) is None:
             configs.append(config)
-            rows.append((*row, math_cycles, tail_cycles))
+            cycles = _math_cycles(config, tiles), _tail_cycles(config, tiles.products)
+            rows.append((*row, *cycles))
     fallback = next(
         config
         for config in (GemmConfig(64, tile_n, tile_k, 1, 1, 1) for tile_n in (128, 64, 32))
-        if config.tile_n == 32 or not config.why_not_for(element_bytes, products, scaled_columns)
+        if config.tile_n == 32 or not config.why_not_for(tiles)
     )
-    return Menu(element_bytes, products, tuple(configs), tuple(rows), fallback)
+    return Menu(tiles.element_bytes, tiles.products, tuple(configs), tuple(rows), fallback)
 
 
-def _math_cycles(config: GemmConfig, element_bytes: int, products: int) -> float:
-    columns = products * config.tile_n
-    table = PINGPONG_MACS_PER_CYCLE if config.pingpong else MATH_MACS_PER_CYCLE[element_bytes]
-    macs = table[config.tile_m][min(columns, 256)]
-    return config.tile_m * columns / macs
+def _math_cycles(config: GemmConfig, tiles: TileClass) -> float:
+    columns = tiles.products * config.tile_n
+    table = MATH_MACS_PER_CYCLE[tiles.element_bytes]
+    if config.pingpong:
+        table = PINGPONG_MACS_PER_CYCLE
+    elif tiles.scaled_columns is not None:
+        table = SCALED_MACS_PER_CYCLE
+    return config.tile_m * columns / table[config.tile_m][min(columns, 256)]
 
 
 def _tail_cycles(config: GemmConfig, products: int) -> float:
@@ -204,7 +226,7 @@ def stream_k(tiles: int, k_tiles: int, clusters: int) -> tuple[int, int, int] | 
     return (even, splits, 1) if splits > 1 else None
 
 
-PLAIN = menu_for(2, 1)  # of one matmul of 16-bit elements
+PLAIN = menu_for(TileClass(2, 1))  # of one matmul of 16-bit elements
 
 
 def modelled_cycles(menu: Menu, extents: Extents, sm_count: int) -> list[tuple[float, float]]:

@@ -110,10 +110,10 @@ class GemmSm90Persistent(ScheduledEngine):
     def configs(self, facts: GemmFacts, target: Target) -> Iterable[GemmConfig]:
         if tma.why_never(facts):
             return ()
-        return GemmConfig.measured(facts.extents["k"], *tile_class(facts))
+        return GemmConfig.measured(facts.extents["k"], tile_class(facts))
 
     def lower(self, facts: GemmFacts, knobs: GemmConfig, target: Target) -> Lowering | Refusal:
-        reason = knobs.why_not_for(*tile_class(facts))
+        reason = knobs.why_not_for(tile_class(facts))
         if reason and not tma.why_never(facts):
             return Refusal(reason)
         builder = TableBuilder(facts, "cuda")

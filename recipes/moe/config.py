@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from cudnn_aot.compiler.planning.knobs import knob_type
-from cudnn_aot.recipes.gemm.config import SM90_TILES, GemmConfig, Schedule
+from cudnn_aot.recipes.gemm.config import SM90_TILES, GemmConfig, Schedule, TileClass
 
 # A warpgroup stores rows in pieces: fewer columns are no piece for each thread.
 COLUMNS_STEP = 32
@@ -43,7 +43,7 @@ class MoeConfig(Schedule):
 
     def why_not_for(self, element_bytes: int) -> str | None:
         """None where the kernel has the tile for elements of so many bytes, else the reason."""
-        return self.of_matmul.why_not_for(element_bytes, 1)
+        return self.of_matmul.why_not_for(TileClass(element_bytes, 1))
 
     @classmethod
     def measured(cls, element_bytes: int) -> Iterator[MoeConfig]:

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from cudnn_aot.compiler.planning.engine import PlanConfig
 from cudnn_aot.compiler.planning.ranges import Ranges, by_rows
 from cudnn_aot.compiler.target.target import Target
+from cudnn_aot.recipes.gemm.config import TileClass
 from cudnn_aot.recipes.gemm.lowering import DTYPE_BYTES
 from cudnn_aot.recipes.gemm.model import Extents, Menu, best_sm90, menu_for, rank_sm90
 from cudnn_aot.recipes.moe import tma
@@ -36,7 +37,7 @@ def recommend(
     """
     plans: list[PlanConfig | Ranges] = []
     if SM90_PERSISTENT in offered and tma.why_not(facts) is None:
-        menu = menu_for(DTYPE_BYTES[facts.token.dtype], 1, schedules=SCHEDULES)
+        menu = menu_for(TileClass(DTYPE_BYTES[facts.token.dtype], 1), schedules=SCHEDULES)
         if kind == "FALLBACK":
             fallback = MoeConfig(*menu.fallback.tile)
             plans.append(PlanConfig(SM90_PERSISTENT, fallback, "the smallest of everything"))

@@ -19,7 +19,7 @@ from cudnn_aot.compiler.planning.plan import plan_graph
 from cudnn_aot.compiler.planning.plan_list import PlanList
 from cudnn_aot.compiler.target.target import load_target
 from cudnn_aot.errors import cudnnGraphNotSupportedError
-from cudnn_aot.recipes.gemm.config import GemmConfig
+from cudnn_aot.recipes.gemm.config import GemmConfig, TileClass
 from cudnn_aot.recipes.gemm.facts import Reduction, analyze
 from cudnn_aot.recipes.gemm.heuristics import SM90_ANY_STRIDE, SM90_PERSISTENT
 from cudnn_aot.recipes.gemm.model import menu_for, rank_sm90
@@ -317,10 +317,11 @@ def test_a_gated_ffn_is_one_kernel_on_the_tensor_cores_where_its_b_lie_alike():
 def test_two_products_are_not_split_and_their_accumulators_fit():
     extents = {"batch": 1, "m": 64, "n": 256, "k": 1 << 16}
     for element_bytes in (1, 2):
-        menu = menu_for(element_bytes, 2)
+        tiles = TileClass(element_bytes, 2)
+        menu = menu_for(tiles)
         ranked = [config for config, _ in rank_sm90(extents, 132, menu)]
-        for config in (*ranked, *GemmConfig.measured(1 << 16, element_bytes, 2), menu.fallback):
-            assert config.splits == 1 and config.why_not_for(element_bytes, 2) is None
+        for config in (*ranked, *GemmConfig.measured(1 << 16, tiles), menu.fallback):
+            assert config.splits == 1 and config.why_not_for(tiles) is None
             assert config.tile_k * element_bytes in (128, 256)
     graph = gemm_graphs.gated("g", 64, 256, 1 << 16)
     plans = PlanList(graph, H200)

@@ -29,6 +29,7 @@ from cudnn_aot.recipes.gemm.config import (
     SM90_CLUSTERS,
     SM90_TILES,
     GemmConfig,
+    TileClass,
     tile_class,
 )
 from cudnn_aot.recipes.gemm.gemv import GemmSm90Gemv
@@ -270,7 +271,11 @@ def every_config(tile) -> list[GemmConfig]:
         GemmConfig(*tile, *cluster, *split, pingpong)
         for cluster, split, pingpong in itertools.product(SM90_CLUSTERS, SPLITS, (0, 1))
     )
-    return [each for each in made if each.why_not() is None and each.why_not_for(2, 1) is None]
+    return [
+        each
+        for each in made
+        if each.why_not() is None and each.why_not_for(TileClass(2, 1)) is None
+    ]
 
 
 def test_the_domain_is_what_the_kernel_is_written_for():
@@ -291,6 +296,7 @@ def test_the_domain_is_what_the_kernel_is_written_for():
         makers.append(functools.partial(gemm_graphs.reduced, folds=folds, whole=whole))
     blocks = ((1, 128), (128, 64), (1, None), (None, 256))
     makers += [functools.partial(gemm_graphs.block_scaled, rows=rows) for rows in blocks]
+    makers.append(gemm_graphs.block_amax)
     for make in makers:
         for rows in (300, 30):  # whose A comes in loads of a tile's rows, and of 16
             facts = listed(make("g", rows, 512, 4096)).facts
@@ -300,7 +306,7 @@ def test_the_domain_is_what_the_kernel_is_written_for():
             for tile, cluster, split, pingpong in every:
                 config = GemmConfig(*tile, *cluster, *split, pingpong)
                 params = tma_params(facts, config, parts, ("k", "k"), "tma")
-                ours = config.why_not() or config.why_not_for(*tile_class(facts))
+                ours = config.why_not() or config.why_not_for(tile_class(facts))
                 try:
                     theirs = None
                     parsed = kernel.Config.parse(params)
@@ -310,8 +316,10 @@ def test_the_domain_is_what_the_kernel_is_written_for():
                 if theirs is None:
                     known.add((tile_class(facts), config))
                     assert parsed.a_box == (16 if rows == 30 and cluster[1] == 1 else tile[0])
-    plain = set(itertools.product((2, 1), (1, 2), (None,)))
-    assert {each for each, _ in known} == plain | {(1, 1, columns) for columns in (128, 64, 0, 256)}
+    made = {TileClass(*each) for each in itertools.product((2, 1), (1, 2))}
+    made |= {TileClass(1, 1, columns) for columns in (128, 64, 0, 256)}
+    made |= {TileClass(2, 1, folds_rows=True), TileClass(1, 1, 128, folds_rows=True)}
+    assert {each for each, _ in known} == made
 
 
 @pytest.fixture(scope="module")

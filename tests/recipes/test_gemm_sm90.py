@@ -111,6 +111,9 @@ def menu() -> dict[str, dict]:
     rows["pingpong_chain"] = params((128, 160, 64), **PAIR_B, **PINGPONG, e=CHAIN)
     rows["pingpong_folds"] = params((128, 128, 64), **PAIR_B, **PINGPONG, e=PINGPONG_FOLDS)
     rows["pingpong_gated"] = params((128, 96, 64), **PAIR_B, **PINGPONG, e=SWIGLU, products=2)
+    fp8 = {"ab": "FP8_E4M3", "scales": [1, 128]}
+    rows["blocks_256"] = params((128, 256, 128), **PAIR_B, **fp8)
+    rows["blocks_192_bytes_chain"] = params((128, 192, 128), **fp8, e=BYTES)
     return rows
 
 

@@ -33,6 +33,7 @@ from cudnn_aot.recipes.gemm.config import (
     SM90_TILES,
     GemmConfig,
     GemvConfig,
+    TileClass,
 )
 from cudnn_aot.recipes.gemm.heuristics import SM90_GEMV
 from cudnn_aot.recipes.gemm.sm90 import FEW_ROWS
@@ -92,40 +93,33 @@ GROUPED = {
     for mode in ("NONE", "GATHER", "SCATTER")
     for size in (2, 1)
 }
-# Bytes of an element, matmuls of one A, and columns that have one scale.
-TILE_CLASSES: dict[str, tuple[int, int, int | None]] = {
-    "chain": (2, 1, None),
-    "fp8": (1, 1, None),
-    "gated": (2, 2, None),
-    "gated_fp8": (1, 2, None),
-    "folds": (2, 1, None),
-    "gated_folds": (2, 2, None),
-    "folds_fp8": (1, 1, None),
-    "blocks": (1, 1, 128),
-    "blocks_gated": (1, 2, 128),
+TILE_CLASSES = {
+    "chain": TileClass(2, 1),
+    "fp8": TileClass(1, 1),
+    "gated": TileClass(2, 2),
+    "gated_fp8": TileClass(1, 2),
+    "folds": TileClass(2, 1, folds_rows=True),
+    "gated_folds": TileClass(2, 2, folds_rows=True),
+    "folds_fp8": TileClass(1, 1, folds_rows=True),
+    "blocks": TileClass(1, 1, 128),
+    "blocks_gated": TileClass(1, 2, 128),
 }
 
 
 def configs(
-    splits: tuple[int, ...] = SPLITS,
-    element_bytes: int = 2,
-    products: int = 1,
-    scaled_columns: int | None = None,
+    splits: tuple[int, ...] = SPLITS, tiles: TileClass = TILE_CLASSES["chain"]
 ) -> list[GemmConfig]:
     """Every tile and cluster, each with every way to split K."""
     every = (
         GemmConfig(*tile, *cluster, count, stream_k, pingpong)
-        for tile in SM90_TILES[element_bytes]
+        for tile in SM90_TILES[tiles.element_bytes]
         for cluster in SM90_CLUSTERS
         for count in splits
         for stream_k in (0, 1)
         for pingpong in (0, 1)
     )
     return [
-        config
-        for config in every
-        if config.why_not() is None
-        and config.why_not_for(element_bytes, products, scaled_columns) is None
+        config for config in every if config.why_not() is None and config.why_not_for(tiles) is None
     ]
 
 
@@ -140,7 +134,7 @@ def every(splits: tuple[int, ...] = SPLITS) -> list[tuple[str, int, Any]]:
     plans: list[tuple[str, int, Any]] = [
         (name, ENGINE, config)
         for name, tiles in TILE_CLASSES.items()
-        for config in configs(splits, *tiles)
+        for config in configs(splits, tiles)
     ]
     plans += [
         ("few", ENGINE, config)

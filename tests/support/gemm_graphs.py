@@ -28,6 +28,7 @@ BENCH_SHAPES = (
 )
 # Those that bench/tensor_cores.py times: of FP8, and of gated FFNs.
 FP8_BENCH_SHAPES = ((8192, 8192, 8192), (4096, 4096, 4096), (512, 4096, 4096), (64, 4096, 4096))
+BLOCK_BENCH_SHAPES = ((8192, 8192, 8192), (4096, 4096, 4096), (4096, 7168, 16384))
 GATED_BENCH_SHAPES = ((4096, 14336, 4096), (512, 14336, 4096))
 FUSED_BENCH_SHAPES = ((4096, 11008, 4096), (512, 4096, 4096))
 AMAX_BENCH_SHAPE = (4096, 11008, 4096)
@@ -134,10 +135,11 @@ def scaled(
 
 def block_scaled(
     name: str, m, n, k, rows=(1, 128), depth=128, types=(E4M3, E4M3), out=BF16, batch=1,
-    b_transposed=True, symbols=None,
+    b_transposed=True, symbols=None, along_m=False,
 ) -> Graph:  # fmt: skip
     """A product of FP8 matrices with a scale for each block: of ``depth`` elements of K, and of so
-    many rows of A and of columns of B (None for no scales).
+    many rows of A and of columns of B (None for no scales). Neighbours in memory are the scales of
+    A along K, or with ``along_m`` along M.
     """
     g = graph(name, symbols=symbols)
     deep = -(-k // depth)
@@ -145,7 +147,7 @@ def block_scaled(
     b = operand(g, "B", k, n, batch, transposed=b_transposed, data_type=types[1])
     if rows[0] is not None:
         count = m if rows[0] == 1 else -(-m // rows[0])
-        scale = operand(g, "a_scale", count, deep, batch, data_type=FLOAT)
+        scale = operand(g, "a_scale", count, deep, batch, transposed=along_m, data_type=FLOAT)
         a = g.block_scale_dequantize(a, scale, block_size=[rows[0], depth], name="dqa")
     if rows[1] is not None:
         count = n if rows[1] == 1 else -(-n // rows[1])
@@ -390,7 +392,10 @@ def bench_graphs() -> list[Graph]:
     plains += [
         scaled(f"bench_fp8_{m}x{n}x{k}", m, n, k, by_column=False) for m, n, k in FP8_BENCH_SHAPES
     ]
-    plains.append(block_scaled("bench_block_4096x4096x4096", 4096, 4096, 4096))
+    plains += [
+        block_scaled(f"bench_block_{m}x{n}x{k}", m, n, k, along_m=True)
+        for m, n, k in BLOCK_BENCH_SHAPES
+    ]
     for m, n, k in FUSED_BENCH_SHAPES:
         for kind in ("gelu", "residual"):
             plains.append(fused(f"bench_{kind}_{m}x{n}x{k}", m, n, k, kind))

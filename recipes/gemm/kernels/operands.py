@@ -88,15 +88,17 @@ class Scales:
 
     def read(self, tensor: cute.Tensor, matrix: int, row: Int32, block: Int32, batch: Int32) -> Any:
         """The scale of a row of a matrix (0 is A) in a block of K; 1 where it has none."""
-        rows = self.rows[matrix]
-        if rows is None:
+        if self.rows[matrix] is None:
             return Float32(1.0)
-        place = (
-            (row // rows).to(Int64) * tensor.stride[0]
-            + block.to(Int64) * tensor.stride[1]
-            + cutlass.min(batch, tensor.shape[2] - 1).to(Int64) * tensor.stride[2]
-        )
+        place = self.of_row(tensor, matrix, row, batch) + block.to(Int64) * tensor.stride[1]
         return cute.make_tensor(tensor.iterator + place, cute.make_layout(1))[0]
+
+    def of_row(self, tensor: cute.Tensor, matrix: int, row: Int32, batch: Int32) -> Int64:
+        """Where the scales of a row of a matrix (0 is A) start, in elements."""
+        rows = self.rows[matrix]
+        assert rows is not None
+        batch = cutlass.min(batch, tensor.shape[2] - 1)
+        return (row // rows).to(Int64) * tensor.stride[0] + batch.to(Int64) * tensor.stride[2]
 
 
 def tma_stride(dtype: type, shape: tuple[Any, ...], unit_axis: int) -> Any:

@@ -9,18 +9,20 @@ which ``fold.py`` folds.
 
 Roles of a CTA (threads):
 
-* warpgroup 0: its warp 0 issues TMA loads of A and B tiles; the other three warps idle.
+* warpgroup 0: its warp 0 issues TMA loads of A and B tiles; with ``scales``, warp 1 copies those.
+  The others idle.
 * warpgroups 1..G: math. Each owns 64 rows of the tile: G = 2 for tiles of 128 rows, 1 for 64. With
   ``pingpong`` G = 2 and each owns every second tile: one multiplies while the other finishes.
 
 Pipelines:
 
 * operands: producer warp -> math warpgroups, ``stages`` deep. Full: 1 arrival and the bytes of all
-  tiles. Empty: one arrival per math warp of a tile, of every CTA that gets this CTA's multicast.
-  With a cluster (2, 1, 1) two CTAs share B and each loads half of it for both; (1, 2, 1) shares A.
-  ``a_box`` rows of A are a load: all of the tile's, or 16, where those outside the matrix, which
-  take longer than others, are not loaded. Rows of the tile that are not there hold anything: what
-  is computed of them is never stored.
+  tiles, and one of each lane that copies scales, when its copies (cp.async) are there. Empty: one
+  arrival per math warp of a tile, of every CTA that gets this CTA's multicast. With a cluster
+  (2, 1, 1) two CTAs share B and each loads half of it for both; (1, 2, 1) shares A. ``a_box`` rows
+  of A are a load: all of the tile's, or 16, where those outside the matrix, which take longer than
+  others, are not loaded. Rows of the tile that are not there hold anything: what is computed of
+  them is never stored.
 * exchange: with a cluster (1, 1, W) its CTAs split K. Each writes its sums of the columns that
   another finishes into that one's shared memory; one barrier per CTA counts the bytes.
 * stores: each math warpgroup has ``SLOTS`` staging slots of 64 rows x 128 bytes of its own and one
@@ -31,8 +33,8 @@ Pipelines:
 FP8: WGMMA reads it along K alone, and keeps about 14 bits of the sums. It sums two k tiles (256)
 from zero, or one with ``scales``, of as many columns of one product at a time as registers allow,
 and the warpgroup adds that to its fp32 accumulators; while it waits and adds, the tensor cores work
-for the other warpgroup. With ``scales`` the sums are scaled before they are added: their columns
-lie in one block of columns of B, a thread has two rows of A.
+for the other warpgroup. With ``scales`` the sums are scaled before they are added: a thread has two
+rows of A, and 32 columns of B or more have one scale.
 
 Registers: 384 threads start with 168 each; the producer drops to 40 and math rises to 232
 (40 + 2 x 232 = 504 <= 512 per lane of the file). The accumulators are products x tile_n / 2 of
@@ -40,10 +42,10 @@ them for each 64 rows that a warpgroup has, and for FP8 there are tile_n / 2 mor
 promote, or half as many: within 192 together. 256-thread CTAs (one math warpgroup) may use 255 and
 need no exchange.
 
-Shared memory: barriers 1 KB, stages x (tile_m + products x tile_n) rows of 128 bytes, G x SLOTS x
-8 KB of staging, (W - 1) / W of the tile in fp32 to exchange, and G x 1 KB where something is
-reduced along M, within 232448 bytes: 4 stages at 128 x 256, 6 at 128 x 128, 8 at 64 x 128. The
-largest tiles leave 2 KB of it.
+Shared memory: barriers and the scales of all stages, in whole KB; stages x (tile_m + products x
+tile_n) rows of 128 bytes, G x SLOTS x 8 KB of staging, (W - 1) / W of the tile in fp32 to exchange,
+and G x 1 KB where something is reduced along M, within 232448 bytes: 4 stages at 128 x 256, 6 at
+128 x 128 (5 with scales), 8 at 64 x 128. The largest tiles leave 2 KB of it, with scales nothing.
 
 Epilogue: a block of output columns at a time, 64, or 32 with a FLOAT output: up to 128 bytes of a
 row. The chain runs on accumulator registers and the results go to a staging slot (stmatrix for
@@ -103,8 +105,10 @@ from cudnn_aot.recipes.gemm.kernels.sm90_config import (
     GROUP_ROWS,
     MATH_REGISTERS,
     PRODUCER_REGISTERS,
+    SCALE_ALIGN,
     TURN_BARRIER,
     WARMED_K_TILES,
+    WARP,
     WARPGROUP,
     Config,
 )
@@ -252,6 +256,10 @@ class Sm90Matmul:
         barriers = smem.allocate_array(Int64, 2 * config.stages)
         flag = smem.allocate_tensor(Int32, cute.make_layout(1), byte_alignment=16)
         arrived = smem.allocate_array(Int64, 1)
+        s_scales = None
+        if cutlass.const_expr(config.scales is not None):
+            layout = cute.make_layout((config.scale_bytes // 4, config.stages))
+            s_scales = smem.allocate_tensor(Float32, layout, SCALE_ALIGN)
         a_layout, b_layout = self.math.operand_layouts()
         s_a = smem.allocate_tensor(config.a_dtype, a_layout.outer, 1024, a_layout.inner)
         s_bs = [
@@ -273,7 +281,9 @@ class Sm90Matmul:
         pipe = pipeline.PipelineTmaAsync.create(
             barrier_storage=barriers,
             num_stages=config.stages,
-            producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
+            producer_group=pipeline.CooperativeGroup(
+                pipeline.Agent.Thread, 1 + WARP * (config.scales is not None)
+            ),
             consumer_group=pipeline.CooperativeGroup(
                 pipeline.Agent.Thread, sharing * config.tile_groups * (WARPGROUP // 32)
             ),
@@ -326,6 +336,20 @@ class Sm90Matmul:
                     k_tiles,
                     extents,
                 )
+            if cutlass.const_expr(config.scales is not None):
+                if warp == 1:
+                    self.produce_scales(
+                        pipe,
+                        scales,
+                        s_scales,
+                        raster,
+                        run,
+                        place,
+                        first,
+                        clusters,
+                        k_tiles,
+                        extents,
+                    )
         else:
             if cutlass.const_expr(config.math_groups > 1):
                 cute.arch.setmaxregister_increase(MATH_REGISTERS)
@@ -340,7 +364,7 @@ class Sm90Matmul:
                 outs,
                 folded,
                 aux,
-                scales,
+                s_scales,
                 (partials, counters),
                 exchange,
                 raster,
@@ -495,6 +519,66 @@ class Sm90Matmul:
         pipe.producer_tail(state)
 
     @cute.jit
+    def produce_scales(
+        self, pipe, scales, s_scales, raster, run, place, first, step, k_tiles, extents
+    ):
+        """Another producer warp: bring the scales of every item's stages, in order."""
+        config = self.config
+        tile_m, tile_n, tile_k = config.tile
+        tensors = config.scales.of_each(scales)
+        lane = cute.arch.lane_idx()
+        atom = cute.make_copy_atom(cpasync.CopyG2SOp(), Float32, num_bits_per_copy=32)
+        state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
+        stop = raster.items
+        if cutlass.const_expr(config.stream_k):
+            first, stop, step = 0, run.items, 1
+        for item in range(first, stop, step):
+            segment = self.segment(item, run, place, k_tiles)
+            tile, begin, end = raster.locate(segment.tile, place), segment.begin, segment.end
+            copies = self.copies_of_scales(tensors, tile, extents, lane)
+            for k in range(begin, end):
+                pipe.sync_object_empty.wait(state.index, state.phase)
+                block = (k // (config.scales.depth // tile_k)).to(Int64)
+                for i in cutlass.range_constexpr(len(copies)):
+                    tensor, lanes, begins, at = copies[i]
+                    if lane < lanes:
+                        source = tensor.iterator + (begins + block * tensor.stride[1])
+                        target = s_scales.iterator + s_scales.layout((at, state.index))
+                        one = cute.make_layout(1)
+                        cute.copy(
+                            atom, cute.make_tensor(source, one), cute.make_tensor(target, one)
+                        )
+                cute.arch.cp_async_mbarrier_arrive_noinc(pipe.producer_get_barrier(state))
+                state.advance()
+
+    def copies_of_scales(self, tensors, tile, extents, lane: Int32) -> list[tuple[Any, ...]]:
+        """Of each copy of a warp: the scales, how many lanes take part, where in memory their
+        scales along K start, and their places in a stage.
+        """
+        tile_m, tile_n, _ = self.config.tile
+        scales, groups = self.config.scales, self.config.scale_groups
+        assert scales is not None
+        parts = [(0, i, WARP, tile.m * tile_m + i + lane) for i in range(0, tile_m, WARP)]
+        column = tile.n * tile_n + lane * self.config.scale_columns
+        for p in range(self.config.products):
+            parts.append((1 + p, tile_m + p * groups, groups, column))
+        return [
+            (
+                tensors[matrix],
+                lanes,
+                scales.of_row(
+                    tensors[matrix],
+                    matrix,
+                    cutlass.min(row, extents[min(matrix, 1)] - 1),
+                    tile.batch,
+                ),
+                place + lane,
+            )
+            for matrix, place, lanes, row in parts
+            if tensors[matrix] is not None
+        ]
+
+    @cute.jit
     def consume(
         self,
         pipe,
@@ -507,7 +591,7 @@ class Sm90Matmul:
         outs,
         folded,
         aux,
-        scales,
+        s_scales,
         workspace,
         exchange,
         raster,
@@ -550,7 +634,7 @@ class Sm90Matmul:
             if cutlass.const_expr(config.promotes):
                 k_range = (begin, end)
                 read, release = self.math.promote(
-                    pipe, start, accumulate, accs, r_a, r_bs, scales, view, k_range, read, release
+                    pipe, start, accumulate, accs, r_a, r_bs, s_scales, view, k_range, read, release
                 )
             else:
                 read, release = self.math.accumulate(

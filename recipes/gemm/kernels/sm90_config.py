@@ -11,9 +11,12 @@ from typing import Any
 from cudnn_aot.recipes.gemm.kernels import operands
 
 SMEM_BYTES = 232448  # opt-in limit of a block on compute capability 9.0
-BARRIER_BYTES = 1024
-WARPGROUP = 128
+BARRIER_BYTES = 256
+SWIZZLE_BYTES = 1024  # that the operands of WGMMA are aligned to
+WARP, WARPGROUP = 32, 128
 GROUP_ROWS = 64  # of a tile, per math warpgroup: the M of a WGMMA
+SCALE_COLUMNS_STEP = 32  # of a tile, that have one scale
+SCALE_ALIGN = 16  # bytes, of the scales of a stage
 STORE_BYTES = 128  # of a row, per staging slot: the widest swizzle
 SLOTS = 2
 MIN_STAGES, MAX_STAGES = 4, 12
@@ -110,11 +113,9 @@ class Config:
             if not self.promotes or self.scales.depth % self.tile[2]:
                 depth = self.scales.depth
                 return f"scales: got blocks of {depth} along K, want FP8 in whole tiles of K"
-            if self.mma_columns < self.tile[1]:
-                return f"tile: got {self.tile} and scales, which take too many registers"
-            if any(rows and rows % self.tile[1] for rows in self.scales.rows[1:]):
-                rows = self.scales.rows[1:]
-                return f"scales: got blocks of {rows} columns, want multiples of {self.tile[1]}"
+            if self.scale_columns % SCALE_COLUMNS_STEP:
+                rows, step = self.scales.rows[1:], SCALE_COLUMNS_STEP
+                return f"scales: got blocks of {rows} columns, want multiples of {step}"
         if self.columns % COLUMNS_STEP:
             return (
                 f"tile: got {self.tile}, of which a block of {self.cluster[2]} finishes "
@@ -219,6 +220,25 @@ class Config:
         return rows * self.tile[2] * self.a_dtype.width // 8
 
     @property
+    def scale_bytes(self) -> int:
+        """Of a stage: the scales of the tile's rows, and of the columns of each product."""
+        if self.scales is None:
+            return 0
+        count = self.tile[0] + self.products * self.scale_groups
+        return -(-4 * count // SCALE_ALIGN) * SCALE_ALIGN
+
+    @property
+    def scale_columns(self) -> int:
+        """Neighbouring columns of a tile that have one scale, in each product."""
+        assert self.scales is not None
+        return math.gcd(self.tile[1], *(rows for rows in self.scales.rows[1:] if rows))
+
+    @property
+    def scale_groups(self) -> int:
+        """Of columns of a tile, in each product."""
+        return self.tile[1] // self.scale_columns
+
+    @property
     def exchange_bytes(self) -> int:
         """Of the partial sums that a CTA gets from those it splits K with."""
         return (self.cluster[2] - 1) * self.tile[0] * self.columns * 4
@@ -234,18 +254,22 @@ class Config:
         needed = any("m" in each for each in axes)
         return self.math_groups * GROUP_WARPS * self.block_columns * 4 if needed else 0
 
-    @property
+    @cached_property
     def stages(self) -> int:
-        return min((SMEM_BYTES - self.fixed_bytes) // self.stage_bytes, MAX_STAGES)
-
-    @property
-    def fixed_bytes(self) -> int:
-        """Of shared memory, all but the stages of operands."""
-        return BARRIER_BYTES + self.staging_bytes + self.exchange_bytes + self.fold_bytes
+        """As many as fit."""
+        every = range(MAX_STAGES, 0, -1)
+        return next((n for n in every if self.bytes_with(n) <= SMEM_BYTES), 0)
 
     @property
     def smem_bytes(self) -> int:
-        return self.fixed_bytes + self.stages * self.stage_bytes
+        return self.bytes_with(self.stages)
+
+    def bytes_with(self, stages: int) -> int:
+        """Of shared memory, with so many stages of operands."""
+        head = BARRIER_BYTES + stages * self.scale_bytes
+        head = -(-head // SWIZZLE_BYTES) * SWIZZLE_BYTES
+        behind = self.staging_bytes + self.exchange_bytes + self.fold_bytes
+        return head + stages * self.stage_bytes + behind
 
 
 def _chosen(params: Mapping[str, Any], name: str, menu: tuple[Any, ...]) -> Any:

@@ -90,7 +90,7 @@ class Math:
         accs,
         r_a,
         r_bs,
-        scales,
+        s_scales,
         view: cutlass.Constexpr,
         k_range: tuple[Int32, Int32],
         read,
@@ -112,9 +112,6 @@ class Math:
         begin, end = k_range
         for acc in accs:
             acc.fill(0.0)
-        now, ahead = (cute.make_rmem_tensor((2 + config.products,), Float32) for _ in range(2))
-        if cutlass.const_expr(config.scales is not None):
-            self.read_scales(scales, view, begin, now)
         for k in range(begin, end, config.promoted_k_tiles):
             last = cutlass.min(k + config.promoted_k_tiles, end)
             first = read.clone()
@@ -125,6 +122,8 @@ class Math:
                 if cutlass.const_expr(index == 0):
                     pipe.consumer_wait(read)
                 self.multiply(start, accumulate, part, r_a, r_bs[p], n, read.index)
+                if cutlass.const_expr(config.scales is not None):
+                    scales = self.read_scales(s_scales, view, p, n, read.index)
                 read.advance()
                 for _ in range(k + 1, last):
                     if cutlass.const_expr(index == 0):
@@ -135,10 +134,6 @@ class Math:
                         warpgroup.wait_group(1)
                         pipe.consumer_release(release)
                         release.advance()
-                if cutlass.const_expr(config.scales is not None and is_last):
-                    # Of the next k tile, while this one is multiplied: ahead of the fence of the
-                    # WGMMA, which waits for what is on its way to registers, they would delay it.
-                    self.read_scales(scales, view, cutlass.min(k + 1, end - 1), ahead)
                 warpgroup.wait_group(0)
                 if cutlass.const_expr(is_last):
                     pipe.consumer_release(release)
@@ -147,27 +142,31 @@ class Math:
                 if cutlass.const_expr(config.scales is None):
                     mine.store(mine.load() + flat.load())
                 else:
-                    scale = [now[row] * now[2 + p] for row in range(2)]
+                    factors = cute.make_rmem_tensor(flat.layout, Float32)
                     for e in cutlass.range_constexpr(cute.size(part)):
-                        mine[e] = cute.math.fma(flat[e], scale[pattern[e][0]], mine[e])
-            if cutlass.const_expr(config.scales is not None):
-                now.store(ahead.load())
+                        row, column = pattern[e]
+                        factors[e] = scales[column // 2 * 8 // config.scale_columns][row]
+                    mine.store(cute.math.fma(flat.load(), factors.load(), mine.load()))
         return read, release
 
-    def read_scales(self, scales, view: View, k_tile: Int32, to: cute.Tensor) -> None:
-        """The scales of a k tile: of a thread's two rows of A, then of each product's columns."""
+    def read_scales(
+        self, s_scales: cute.Tensor, view: View, p: int, n: int, stage: Int32
+    ) -> list[list[Float32]]:
+        """What the sums of a stage's ``n``-th columns of a product are scaled by: for each group
+        of columns that have one scale, of a thread's two rows.
+        """
         config = self.config
         assert config.scales is not None
-        tensors, block = (
-            config.scales.of_each(scales),
-            k_tile // (config.scales.depth // config.tile[2]),
-        )
-        batch, (m, n) = view.tile.batch, view.extents
-        column = cutlass.min(view.tile.n * config.tile[1], n - 1)
-        places = [(0, cutlass.min(row, m - 1)) for row in view.rows]
-        places += [(1 + p, column) for p in range(config.products)]
-        for i, (matrix, row) in enumerate(places):
-            to[i] = config.scales.read(tensors[matrix], matrix, row, block, batch)
+        of_a, of_b = config.scales.rows[0], config.scales.rows[1 + p]
+        rows: list[Any] = [Float32(1.0)] * 2
+        if of_a is not None:
+            rows = [s_scales[row - view.tile.m * config.tile[0], stage] for row in view.rows]
+        groups = config.mma_columns // config.scale_columns
+        if of_b is None:
+            return [rows] * groups
+        first = config.tile[0] + p * config.scale_groups + n * groups
+        columns = [s_scales[first + group, stage] for group in range(groups)]
+        return [[row * column for row in rows] for column in columns]
 
     def multiply(self, first, accumulate, part, r_a, r_b, n: int, stage: Int32) -> None:
         """Issue the WGMMA of a k tile and its ``n``-th columns; ``first`` is that of step 0."""
