@@ -36,7 +36,7 @@ from cutlass.memory import SmemAllocator
 
 from cudnn_aot.recipes.gemm.kernels import epilogue as device_epilogue
 from cudnn_aot.recipes.gemm.kernels import operands
-from cudnn_aot.recipes.trace.template import KernelTemplate
+from cudnn_aot.recipes.trace.template import KernelTemplate, name_kernel
 
 WARP = 32
 WARPS = 8
@@ -138,6 +138,8 @@ class Gemv:
             narrow = cute.make_rmem_tensor((1,), out.element_type)
             narrow.store(result.to(out.element_type))
             device_epilogue.store_direct(out, narrow, place)
+
+    name_kernel(kernel, "gemm_gemv")
 
     @cute.jit
     def add(

@@ -111,7 +111,7 @@ from cudnn_aot.recipes.gemm.kernels.sm90_config import (
 from cudnn_aot.recipes.gemm.kernels.sm90_math import Math
 from cudnn_aot.recipes.gemm.kernels.sm90_splits import Splits
 from cudnn_aot.recipes.gemm.kernels.sm90_stores import Stores
-from cudnn_aot.recipes.trace.template import KernelTemplate
+from cudnn_aot.recipes.trace.template import KernelTemplate, name_kernel
 
 
 class Sm90Matmul:
@@ -351,6 +351,8 @@ class Sm90Matmul:
                 k_tiles,
                 extents,
             )
+
+    name_kernel(kernel, "gemm_sm90")
 
     def multicast_masks(self, cluster_layout: cute.Layout, coordinate: tuple) -> tuple[Any, Any]:
         """Which CTAs of the cluster receive this CTA's slices of A (same rows) and of B."""

@@ -76,7 +76,7 @@ from cudnn_aot.recipes.gemm.kernels.sm90_math import Math
 from cudnn_aot.recipes.gemm.kernels.sm90_stores import Stores, View
 from cudnn_aot.recipes.moe.kernels import operands, segments
 from cudnn_aot.recipes.moe.kernels.segments import WARP
-from cudnn_aot.recipes.trace.template import KernelTemplate
+from cudnn_aot.recipes.trace.template import KernelTemplate, name_kernel
 
 PRODUCER_WARPS = WARPGROUP // WARP
 GATHER_PRODUCER_REGISTERS, GATHER_MATH_REGISTERS = 56, 224
@@ -364,6 +364,8 @@ class Sm90Grouped:
                 groups,
                 blocks,
             )
+
+    name_kernel(kernel, "moe_sm90")
 
     # --- the walk over tiles, which every warp that needs it makes for itself ---
 
