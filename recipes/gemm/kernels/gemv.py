@@ -178,7 +178,7 @@ def load(t: cute.Tensor, rows: Sequence[Int64], k0: Int32) -> list[cute.Tensor]:
     """16 bytes from ``k0`` on of each row."""
     loaded = []
     for start in rows:
-        pointer = (t.iterator + (start + k0.to(Int64))).align(16)
+        pointer = operands.aligned(t.iterator + (start + k0.to(Int64)), 16)
         to = cute.make_rmem_tensor((VECTOR,), t.element_type)
         cute.autovec_copy(cute.make_tensor(pointer, cute.make_layout(VECTOR)), to)
         loaded.append(to)

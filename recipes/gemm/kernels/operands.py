@@ -99,6 +99,11 @@ class Scales:
         return cute.make_tensor(tensor.iterator + place, cute.make_layout(1))[0]
 
 
+def aligned(pointer: cute.Pointer, size_bytes: int) -> cute.Pointer:
+    """An address that is a multiple of ``size_bytes``; ``align`` rounds up, with instructions."""
+    return cute.make_ptr(pointer.dtype, pointer.toint(), pointer.memspace, assumed_align=size_bytes)
+
+
 def tma_stride(dtype: type, shape: tuple[Any, ...], unit_axis: int) -> Any:
     """A tensor that TMA can describe: unit stride on one axis, the others and the base multiples of
     16 bytes.
