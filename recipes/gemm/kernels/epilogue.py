@@ -146,7 +146,7 @@ def warm(
             lines = (columns + step - 1) // step
             base = batch.to(Int64) * operand.stride[2]
             if operand.stride[1] == 1:
-                for line in range(lane, rows * lines, WARP):
+                for line in cutlass.range(lane, rows * lines, WARP, unroll=1):
                     row, column = row0 + line // lines, column0 + line % lines * step
                     if (row < extents[0]) & (column < extents[1]):
                         place = base + row.to(Int64) * operand.stride[0] + column.to(Int64)
