@@ -456,7 +456,8 @@ class Sm90Matmul:
             if cutlass.const_expr(a_box < tile_m):
                 rows = cutlass.min(a.shape[0] - tile.m * tile_m, tile_m)
                 boxes = cutlass.max(cute.ceil_div(rows, a_box), 0)
-            for k in range(begin, end):
+            # What is unrolled by itself has the same instructions for each k tile, many times over.
+            for k in cutlass.range(begin, end, unroll=1):
                 full = pipe.producer_get_barrier(state)
                 if cutlass.const_expr(a_box == tile_m):
                     pipe.producer_acquire(state)
