@@ -173,7 +173,7 @@ class Sm90Matmul:
             tma_targets = tuple(info[1] for info in made)
         extents = (a.shape[0], bs[0].shape[0])
         shape = (*extents, outs[0].shape[2])
-        raster = Raster.of((tile_m, tile_n), (size_m, size_n), shape, Int32(1))
+        raster = Raster.of((tile_m, tile_n), (size_m, size_n), shape)
         clusters = items = raster.items
         if cutlass.const_expr(size_k == 1):
             clusters = cutlass.max(sm_count // config.cluster_size, 1)
@@ -197,7 +197,7 @@ class Sm90Matmul:
                 scales,
                 partials,
                 counters,
-                (raster.clusters_m, raster.clusters_n, raster.batches, raster.per_tile),
+                (raster.clusters_m, raster.clusters_n, raster.batches),
                 extents,
                 clusters,
                 streamed,

@@ -409,7 +409,7 @@ class Sm90Grouped:
         at = cute.arch.make_warp_uniform(at)
         tiles_m = cute.ceil_div(of_end - of_first, tile_m)
         among = item - (of_through - tiles_m * tiles_n)
-        raster = Raster((tile_m, tile_n), (1, 1), tiles_m, tiles_n, Int32(1), Int32(1))
+        raster = Raster((tile_m, tile_n), (1, 1), tiles_m, tiles_n, Int32(1))
         tile = raster.locate(among, (0, 0))
         group = base - WARP + at - 1
         if group >= groups:
