@@ -110,6 +110,7 @@ def menu() -> dict[str, dict]:
             label = "_".join(["x".join(map(str, tile)), *([name] if name else [])])
             rows[label] = params(tile, **({"ab": "FP8_E4M3"} if size == 1 else {}) | fields)
     rows["pingpong_chain"] = params((128, 160, 64), **PAIR_B, **PINGPONG, e=CHAIN)
+    rows["matrices"] = params((128, 256, 64), **PAIR_B, e=MATRICES)
     rows["pingpong_folds"] = params((128, 128, 64), **PAIR_B, **PINGPONG, e=PINGPONG_FOLDS)
     rows["pingpong_gated"] = params((128, 96, 64), **PAIR_B, **PINGPONG, e=SWIGLU, products=2)
     return rows
@@ -119,6 +120,11 @@ SWIGLU = {
     "inputs": [],
     "nodes": [["swish", [0], {}], ["mul", [2, 1], {}]],
     "outputs": [{"value": 3, "dtype": "BFLOAT16"}],
+}
+MATRICES = {
+    "inputs": [{"dtype": "BFLOAT16", "kind": kind} for kind in ("row", "full", "full")],
+    "nodes": [["bias", [0, 1], {}], ["gelu", [4], {}], ["add", [5, 2], {}], ["add", [6, 3], {}]],
+    "outputs": [{"value": 7, "dtype": "BFLOAT16"}],
 }
 # What a row, a column and the result reach, of the result with a scale of each row.
 PINGPONG_FOLDS = {

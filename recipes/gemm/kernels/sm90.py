@@ -45,11 +45,12 @@ Shared memory: barriers 1 KB, stages x (tile_m + products x tile_n) rows of 128 
 reduced along M, within 232448 bytes: 4 stages at 128 x 256, 6 at 128 x 128, 8 at 64 x 128. The
 largest tiles leave 2 KB of it.
 
-Epilogue: a block of output columns at a time, 64, or 32 with a FLOAT output: up to 128 bytes of a
-row. The chain runs on accumulator registers and the results go to a staging slot (stmatrix for
-16-bit outputs). ``store`` "tma": TMA stores the slot and clips at the edges, except where a row of
-the result is no multiple of 16 bytes, whose last block is stored by elements; "direct": all blocks
-are, to any strides. Values to reduce are folded in fp32 ahead of that.
+Epilogue: a block of output columns at a time, 64, or 32 with a FLOAT output or a chain that reads
+several matrices: up to 128 bytes of a row. The chain runs on accumulator registers and the results
+go to a staging slot (stmatrix for 16-bit outputs). ``store`` "tma": TMA stores the slot and clips
+at the edges, except where a row of the result is no multiple of 16 bytes, whose last block is
+stored by elements; "direct": all blocks are, to any strides. Values to reduce are folded in fp32
+ahead of that.
 
 Split-K in a cluster: a grid of one cluster per tile, so that nothing is exchanged twice. CTA r
 finishes the r-th of W shares of the columns; sums are added in a fixed order. K >= W k tiles.
