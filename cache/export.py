@@ -89,9 +89,14 @@ def export(
     template = getattr(importlib.import_module(module), function)(params)
     words = ["--enable-tvm-ffi", *(("--gpu-arch", gpu_arch) if gpu_arch else ()), *options]
     compiled = cute.compile(template.function, *template.args, options=" ".join(words))
+    write_object(compiled, host_level, output)
+    return int(template.smem_bytes)
+
+
+def write_object(compiled: Any, host_level: str, output: Path) -> None:
+    """Write what the DSL compiled, with host code for a level, as an object file."""
     _pin_host(compiled.ir_module, host_level)
     compiled.export_to_c(str(output), function_name=SYMBOL, export_only_tvm_ffi_symbols=True)
-    return int(template.smem_bytes)
 
 
 def _pin_host(module: Any, level: str) -> None:
@@ -111,6 +116,8 @@ def _pin_host(module: Any, level: str) -> None:
             if operation.name == "llvm.func":
                 operation.attributes["target_cpu"] = processor
                 operation.attributes["target_features"] = wanted
+                # Else it gets tables for exceptions, of which it raises none.
+                operation.attributes["no_unwind"] = ir.UnitAttr.get()
             return ir.WalkResult.ADVANCE
 
         module.operation.walk(pin)

@@ -25,3 +25,10 @@ class KernelTemplate:
     function: Callable[..., Any]
     args: tuple[Any, ...]
     smem_bytes: int
+
+
+def name_kernel(kernel: Any, name: str) -> None:
+    """Give a ``@cute.kernel`` its name in profiles and in its code, where it stands ten times: the
+    DSL's own names hold the types of all arguments.
+    """
+    kernel.set_name_prefix(name, remove_cutlass_symbol=True, keep_mangled_name=False)

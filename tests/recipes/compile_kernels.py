@@ -14,6 +14,9 @@ import sys
 import time
 from pathlib import Path
 
+from cudnn_aot.cache import export
+from cudnn_aot.compiler.target.host import DEFAULT_LEVELS, this_triple
+
 
 def redirect_output(path: Path) -> None:
     """Send what the compiler writes, ptxas included, to a file: it writes to the descriptors."""
@@ -45,7 +48,11 @@ def main(jobs_path: str, out_path: str) -> None:
         )
         start = time.perf_counter()
         compiled = cute.compile(template.function, *template.args, options=options)
-        compiled.export_to_c(str(out / f"{job['name']}.o"), function_name="kernel")
+        path = out / f"{job['name']}.o"
+        if job["arch"]:
+            export.write_object(compiled, DEFAULT_LEVELS[this_triple()], path)
+        else:  # for the processor that the tests run on
+            compiled.export_to_c(str(path), function_name=export.SYMBOL)
         report[job["name"]] = {
             "smem_bytes": template.smem_bytes,
             "seconds": time.perf_counter() - start,

@@ -26,7 +26,7 @@ RASTERS = [
 @pytest.mark.parametrize(("m", "n", "batches", "cluster", "tile"), RASTERS)
 def test_raster_visits_every_tile_once(m, n, batches, cluster, tile):
     """The traced arithmetic, on Python integers: tiles are counted in whole clusters."""
-    walked = Raster.of(tile, cluster, (m, n, batches), 1)
+    walked = Raster.of(tile, cluster, (m, n, batches))
     places = list(itertools.product(range(cluster[0]), range(cluster[1])))
     tiles = [walked.locate(item, place) for item in range(walked.items) for place in places]
     tiles_m = -(-m // (tile[0] * cluster[0])) * cluster[0]
@@ -108,7 +108,7 @@ def test_stream_k_is_planned_as_it_is_walked():
 
 def test_neighbouring_items_share_operands():
     """A wave of 132 CTAs of the large tile covers a square of about 2048 x 2048 outputs."""
-    walked = Raster.of((128, 256), (1, 1), (8192, 8192, 1), 1)
+    walked = Raster.of((128, 256), (1, 1), (8192, 8192, 1))
     wave = [walked.locate(item, (0, 0)) for item in range(128)]
     assert {t.m for t in wave} == set(range(16))
     assert {t.n for t in wave} == set(range(8))

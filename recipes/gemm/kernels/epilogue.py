@@ -20,6 +20,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Boolean, Float32, Int32, Int64
 
+from cudnn_aot.recipes.gemm.kernels import operands
 from cudnn_aot.recipes.trace import dtypes, pointwise
 
 WARP, LINE_BYTES = 32, 128  # of a warp and of a cache line
@@ -45,7 +46,7 @@ def _at(tensor: cute.Tensor, offset: Int64, count: int = 1) -> cute.Tensor:
     """``count`` consecutive elements at an offset in elements, aligned to their size together."""
     pointer = tensor.iterator + offset
     if count > 1:
-        pointer = pointer.align(count * tensor.element_type.width // 8)
+        pointer = operands.aligned(pointer, count * tensor.element_type.width // 8)
     return cute.make_tensor(pointer, cute.make_layout(count))
 
 
@@ -72,34 +73,39 @@ def _pairs_load(operand: cute.Tensor, base: Int64, extents: tuple[Int32, Int32])
 def _load_matrix(operand: cute.Tensor, to: cute.Tensor, block: cutlass.Constexpr):
     """A full matrix operand, by pairs where its layout allows."""
     base = block.batch.to(Int64) * operand.stride[2]
-    rows = _offsets(operand, _clamped(block.rows, block.extents[0]), 0)
+    rows = _row_tensors(operand, block, base)
     if _pairs_load(operand, base, block.extents):
         # The extent is even: the last whole pair starts two before it.
         firsts = [cutlass.min(column, block.extents[1] - 2) for column in block.columns]
         for e in cutlass.range_constexpr(0, len(block.pattern), 2):
-            place = base + rows[block.pattern[e][0]] + firsts[block.pattern[e][1]]
+            row, column = block.pattern[e]
             pair = cute.make_rmem_tensor((2,), operand.element_type)
-            cute.autovec_copy(_at(operand, place, 2), pair)
+            cute.autovec_copy(_at(rows[row], firsts[column].to(Int64), 2), pair)
             to[e], to[e + 1] = pair[0], pair[1]
     else:
         columns = _offsets(operand, _clamped(block.columns, block.extents[1]), 1)
         for e in cutlass.range_constexpr(len(block.pattern)):
-            place = base + rows[block.pattern[e][0]] + columns[block.pattern[e][1]]
-            to[e] = _at(operand, place)[0]
+            row, column = block.pattern[e]
+            to[e] = _at(rows[row], columns[column])[0]
+
+
+def _row_tensors(operand: cute.Tensor, block: Block, base: Int64) -> list[cute.Tensor]:
+    """The operand from each of the block's rows on: an address each, to which columns are added."""
+    offsets = _offsets(operand, _clamped(block.rows, block.extents[0]), 0)
+    return [_at(operand, base + offset) for offset in offsets]
 
 
 def _load(kind: str, operand: cute.Tensor, block: Block, to: cute.Tensor) -> None:
     if kind == "full" and block.paired:
         _load_matrix(operand, to, block)
         return
-    base = block.batch.to(Int64) * operand.stride[2]
-    rows = _offsets(operand, _clamped(block.rows, block.extents[0]), 0)
+    rows = _row_tensors(operand, block, block.batch.to(Int64) * operand.stride[2])
     columns = _offsets(operand, _clamped(block.columns, block.extents[1]), 1)
     seen: dict[tuple[int, int], Any] = {}
     for e, (r, c) in enumerate(block.pattern):
         place = (0 if kind == "row" else r, 0 if kind == "col" else c)
         if place not in seen:
-            seen[place] = _at(operand, base + rows[place[0]] + columns[place[1]])[0]
+            seen[place] = _at(rows[place[0]], columns[place[1]])[0]
         to[e] = seen[place]
 
 
@@ -140,7 +146,7 @@ def warm(
             lines = (columns + step - 1) // step
             base = batch.to(Int64) * operand.stride[2]
             if operand.stride[1] == 1:
-                for line in range(lane, rows * lines, WARP):
+                for line in cutlass.range(lane, rows * lines, WARP, unroll=1):
                     row, column = row0 + line // lines, column0 + line % lines * step
                     if (row < extents[0]) & (column < extents[1]):
                         place = base + row.to(Int64) * operand.stride[0] + column.to(Int64)

@@ -28,7 +28,7 @@ from cutlass.memory import SmemAllocator
 from cudnn_aot.recipes.gemm.kernels import operands
 from cudnn_aot.recipes.trace import reductions
 from cudnn_aot.recipes.trace.pointwise import DEVICE
-from cudnn_aot.recipes.trace.template import KernelTemplate
+from cudnn_aot.recipes.trace.template import KernelTemplate, name_kernel
 
 WARP, WARPS = 32, 8
 LONG = 256  # values of an output, beyond which all warps of a block fold them
@@ -94,6 +94,8 @@ class FoldTiles:
             place = row.to(Int64) * out.stride[0] + batch.to(Int64) * out.stride[1]
             target = cute.make_tensor(out.iterator + place, cute.make_layout(1))
             target[0] = value.to(out.element_type)
+
+    name_kernel(kernel, "gemm_fold")
 
 
 def fold(params: Mapping[str, Any]) -> KernelTemplate:

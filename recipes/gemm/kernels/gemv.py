@@ -36,7 +36,7 @@ from cutlass.memory import SmemAllocator
 
 from cudnn_aot.recipes.gemm.kernels import epilogue as device_epilogue
 from cudnn_aot.recipes.gemm.kernels import operands
-from cudnn_aot.recipes.trace.template import KernelTemplate
+from cudnn_aot.recipes.trace.template import KernelTemplate, name_kernel
 
 WARP = 32
 WARPS = 8
@@ -139,6 +139,8 @@ class Gemv:
             narrow.store(result.to(out.element_type))
             device_epilogue.store_direct(out, narrow, place)
 
+    name_kernel(kernel, "gemm_gemv")
+
     @cute.jit
     def add(
         self,
@@ -176,7 +178,7 @@ def load(t: cute.Tensor, rows: Sequence[Int64], k0: Int32) -> list[cute.Tensor]:
     """16 bytes from ``k0`` on of each row."""
     loaded = []
     for start in rows:
-        pointer = (t.iterator + (start + k0.to(Int64))).align(16)
+        pointer = operands.aligned(t.iterator + (start + k0.to(Int64)), 16)
         to = cute.make_rmem_tensor((VECTOR,), t.element_type)
         cute.autovec_copy(cute.make_tensor(pointer, cute.make_layout(VECTOR)), to)
         loaded.append(to)

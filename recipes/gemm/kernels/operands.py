@@ -101,6 +101,11 @@ class Scales:
         return (row // rows).to(Int64) * tensor.stride[0] + batch.to(Int64) * tensor.stride[2]
 
 
+def aligned(pointer: cute.Pointer, size_bytes: int) -> cute.Pointer:
+    """An address that is a multiple of ``size_bytes``; ``align`` rounds up, with instructions."""
+    return cute.make_ptr(pointer.dtype, pointer.toint(), pointer.memspace, assumed_align=size_bytes)
+
+
 def tma_stride(dtype: type, shape: tuple[Any, ...], unit_axis: int) -> Any:
     """A tensor that TMA can describe: unit stride on one axis, the others and the base multiples of
     16 bytes.

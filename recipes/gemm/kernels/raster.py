@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32
+from cutlass import Int32, Uint32
 
 BAND_ROWS = 2048
 # Of stream-K, in k tiles, of which a piece costs some: its sums are written, and read again.
@@ -51,44 +51,41 @@ class Raster:
     clusters_m: Int32
     clusters_n: Int32
     batches: Int32
-    per_tile: Int32  # items: one, and a divisor in kernels that were measured
 
     @staticmethod
     def of(
         tile: tuple[int, int],
         cluster: tuple[int, int],
         extents: tuple[Int32, Int32, Int32],
-        per_tile: Int32,
     ) -> Raster:
         """The raster of an ``(m, n, batch)`` result."""
         m, n, batches = extents
         clusters_m = cute.ceil_div(m, tile[0] * cluster[0])
         clusters_n = cute.ceil_div(n, tile[1] * cluster[1])
-        return Raster(tile, cluster, clusters_m, clusters_n, batches, per_tile)
+        return Raster(tile, cluster, clusters_m, clusters_n, batches)
 
     @property
     def items(self) -> Int32:
-        return self.clusters_m * self.clusters_n * self.batches * self.per_tile
+        return self.clusters_m * self.clusters_n * self.batches
 
     def locate(self, item: Int32, place: tuple[Int32, Int32]) -> Tile:
         """The tile of an item for the CTA at ``place = (m, n)`` in its cluster."""
-        block = item // self.per_tile
         area = self.clusters_m * self.clusters_n
-        batch = block // area
-        rest = block - batch * area
+        batch = _quotient(item, area)
+        rest = item - batch * area
         band_height = max(BAND_ROWS // (self.tile[0] * self.cluster[0]), 1)
-        band = rest // (band_height * self.clusters_n)
+        band = _quotient(rest, band_height * self.clusters_n)
         top = band * band_height
         height = cutlass.min(self.clusters_m - top, band_height)
         rest = rest - top * self.clusters_n
-        column = rest // height
+        column = _quotient(rest, height)
         row = top + rest - column * height
         size_m, size_n = self.cluster
         return Tile(
             m=row * size_m + place[0],
             n=column * size_n + place[1],
             batch=batch,
-            number=block * (size_m * size_n) + place[1] * size_m + place[0],
+            number=item * (size_m * size_n) + place[1] * size_m + place[0],
         )
 
 
@@ -159,15 +156,15 @@ class StreamK:
     def run(self, cluster: Int32) -> Run:
         """What a cluster multiplies."""
         units = (self.tiles - self.whole) * self.k_tiles
-        length = units // self.shares
+        length = _quotient(units, self.shares)
         rest = units - length * self.shares
         # Of share * units // shares, without a product of 64 bits.
         begin, end = (
-            share * length + share * rest // self.shares
+            share * length + _quotient(share * rest, self.shares)
             for share in (cutlass.min(cluster + i, self.shares) for i in (0, 1))
         )
         waves = cute.ceil_div(self.whole - cluster, self.clusters)
-        tile = begin // self.k_tiles
+        tile = _quotient(begin, self.k_tiles)
         items = waves + cute.ceil_div(end, self.k_tiles) - tile
         return Run(self, cluster, waves, tile, begin, end, items)
 
@@ -178,10 +175,10 @@ class StreamK:
         tile = cutlass.max(tile - self.whole, 0)
         # The last share that begins ahead of the tile or where it does. The next one is that where
         # only rounding down to a whole unit brings it there.
-        first = tile * self.shares // streamed
+        first = _quotient(tile * self.shares, streamed)
         rest = tile * self.shares - first * streamed
         is_next = (streamed - rest) * self.k_tiles < self.shares
-        last = ((tile + 1) * self.shares - 1) // streamed
+        last = _quotient((tile + 1) * self.shares - 1, streamed)
         is_behind = _either(is_next, 0, cutlass.min(rest, 1))
         first = first + _either(is_next, 1, 0)
         return Pieces(first, _either(is_streamed, last - first + 1, 1), is_behind)
@@ -223,3 +220,10 @@ def _either(condition, then, otherwise):
     if isinstance(condition, bool):
         return then if condition else otherwise
     return Int32(cutlass.select_(condition, Int32(then), Int32(otherwise)))
+
+
+def _quotient(dividend, divisor):
+    """Of numbers of a call or of Python, none below 0: signed ones are rounded down, at a cost."""
+    if isinstance(dividend, int) and isinstance(divisor, int):
+        return dividend // divisor
+    return (Int32(dividend).to(Uint32) // Int32(divisor).to(Uint32)).to(Int32)

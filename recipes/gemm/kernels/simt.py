@@ -42,7 +42,7 @@ from cudnn_aot.recipes.gemm.kernels import epilogue as device_epilogue
 from cudnn_aot.recipes.gemm.kernels import operands
 from cudnn_aot.recipes.trace import dtypes, reductions
 from cudnn_aot.recipes.trace.pointwise import DEVICE
-from cudnn_aot.recipes.trace.template import KernelTemplate
+from cudnn_aot.recipes.trace.template import KernelTemplate, name_kernel
 from cudnn_aot.recipes.trace.tile import (
     BLOCK,
     LANES,
@@ -154,6 +154,8 @@ class SimtMatmul:
                 narrow = cute.make_rmem_tensor((BLOCK * BLOCK,), out.element_type)
                 narrow.store(DEVICE.narrow(value, out.element_type))
                 device_epilogue.store_direct(out, narrow, mine)
+
+    name_kernel(kernel, "gemm_any_stride")
 
     @cute.jit
     def scale(self, scales, sums, accs, rows, columns, extents, block: Int32, batch: Int32):

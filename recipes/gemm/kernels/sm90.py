@@ -47,11 +47,12 @@ tile_n) rows of 128 bytes, G x SLOTS x 8 KB of staging, (W - 1) / W of the tile 
 and G x 1 KB where something is reduced along M, within 232448 bytes: 4 stages at 128 x 256, 6 at
 128 x 128 (5 with scales), 8 at 64 x 128. The largest tiles leave 2 KB of it, with scales nothing.
 
-Epilogue: a block of output columns at a time, 64, or 32 with a FLOAT output: up to 128 bytes of a
-row. The chain runs on accumulator registers and the results go to a staging slot (stmatrix for
-16-bit outputs). ``store`` "tma": TMA stores the slot and clips at the edges, except where a row of
-the result is no multiple of 16 bytes, whose last block is stored by elements; "direct": all blocks
-are, to any strides. Values to reduce are folded in fp32 ahead of that.
+Epilogue: a block of output columns at a time, 64, or 32 with a FLOAT output or a chain that reads
+several matrices: up to 128 bytes of a row. The chain runs on accumulator registers and the results
+go to a staging slot (stmatrix for 16-bit outputs). ``store`` "tma": TMA stores the slot and clips
+at the edges, except where a row of the result is no multiple of 16 bytes, whose last block is
+stored by elements; "direct": all blocks are, to any strides. Values to reduce are folded in fp32
+ahead of that.
 
 Split-K in a cluster: a grid of one cluster per tile, so that nothing is exchanged twice. CTA r
 finishes the r-th of W shares of the columns; sums are added in a fixed order. K >= W k tiles.
@@ -115,7 +116,7 @@ from cudnn_aot.recipes.gemm.kernels.sm90_config import (
 from cudnn_aot.recipes.gemm.kernels.sm90_math import Math
 from cudnn_aot.recipes.gemm.kernels.sm90_splits import Splits
 from cudnn_aot.recipes.gemm.kernels.sm90_stores import Stores
-from cudnn_aot.recipes.trace.template import KernelTemplate
+from cudnn_aot.recipes.trace.template import KernelTemplate, name_kernel
 
 
 class Sm90Matmul:
@@ -177,7 +178,7 @@ class Sm90Matmul:
             tma_targets = tuple(info[1] for info in made)
         extents = (a.shape[0], bs[0].shape[0])
         shape = (*extents, outs[0].shape[2])
-        raster = Raster.of((tile_m, tile_n), (size_m, size_n), shape, Int32(1))
+        raster = Raster.of((tile_m, tile_n), (size_m, size_n), shape)
         clusters = items = raster.items
         if cutlass.const_expr(size_k == 1):
             clusters = cutlass.max(sm_count // config.cluster_size, 1)
@@ -201,7 +202,7 @@ class Sm90Matmul:
                 scales,
                 partials,
                 counters,
-                (raster.clusters_m, raster.clusters_n, raster.batches, raster.per_tile),
+                (raster.clusters_m, raster.clusters_n, raster.batches),
                 extents,
                 clusters,
                 streamed,
@@ -376,6 +377,8 @@ class Sm90Matmul:
                 extents,
             )
 
+    name_kernel(kernel, "gemm_sm90")
+
     def multicast_masks(self, cluster_layout: cute.Layout, coordinate: tuple) -> tuple[Any, Any]:
         """Which CTAs of the cluster receive this CTA's slices of A (same rows) and of B."""
         mask_a = mask_b = 0
@@ -478,7 +481,8 @@ class Sm90Matmul:
             if cutlass.const_expr(a_box < tile_m):
                 rows = cutlass.min(a.shape[0] - tile.m * tile_m, tile_m)
                 boxes = cutlass.max(cute.ceil_div(rows, a_box), 0)
-            for k in range(begin, end):
+            # What is unrolled by itself has the same instructions for each k tile, many times over.
+            for k in cutlass.range(begin, end, unroll=1):
                 full = pipe.producer_get_barrier(state)
                 if cutlass.const_expr(a_box == tile_m):
                     pipe.producer_acquire(state)

@@ -212,7 +212,10 @@ class Config:
     def block_columns(self) -> int:
         """Columns of the tile that the epilogue takes at a time."""
         staged = (STORE_BYTES * 8 // dtype.width for dtype in self.out_dtypes)
-        return math.gcd(min((BLOCK_COLUMNS, *staged)), self.columns)
+        matrices = sum(entry["kind"] == "full" for entry in self.epilogue["inputs"])
+        # A thread's elements of two matrices, of this block and the next, are too many registers.
+        most = BLOCK_COLUMNS if matrices < 2 else BLOCK_COLUMNS // 2
+        return math.gcd(min((most, *staged)), self.columns)
 
     @property
     def stage_bytes(self) -> int:

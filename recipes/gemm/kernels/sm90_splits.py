@@ -8,6 +8,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
 
+from cudnn_aot.recipes.gemm.kernels import operands
 from cudnn_aot.recipes.gemm.kernels.sm90_config import SPLIT_BARRIER, WARPGROUP, Config
 
 # Of partial sums: all that a thread has of a large tile would take too many registers.
@@ -83,7 +84,7 @@ class Splits:
                     if (piece != mine) | is_behind_two:
                         theirs = self.place(partials, pieces.slot(piece), rank, thread)
                         for i in cutlass.range_constexpr(quads // some):
-                            source = (theirs + i * some * 4 * math_threads).align(16)
+                            source = theirs + i * some * 4 * math_threads
                             layout = cute.make_layout((4, some), stride=by_thread.stride)
                             cute.autovec_copy(cute.make_tensor(source, layout), part)
                             sums = cute.make_tensor(acc.iterator + i * some * 4, part.layout)
@@ -98,7 +99,8 @@ class Splits:
         """A thread's first sums in the slot of a piece, of which each CTA of a cluster has one."""
         tile_size = self.config.tile[0] * self.config.tile[1]
         number = slot * self.config.cluster_size + rank
-        return (partials.iterator + (number.to(Int64) * tile_size + thread * 4)).align(16)
+        place = number.to(Int64) * tile_size + thread * 4
+        return operands.aligned(partials.iterator + place, 16)
 
     @cute.jit
     def over_cluster(self, acc, exchange, rank: Int32, thread: Int32):

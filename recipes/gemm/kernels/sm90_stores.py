@@ -286,7 +286,9 @@ class Stores:
         row0 = view.band * GROUP_ROWS
         column0 = (view.block + index) * columns
         base = view.tile.batch.to(Int64) * out.stride[2]
-        for e in cutlass.range(view.lane, GROUP_ROWS * columns, WARPGROUP, unroll=4):
+        # Beside TMA it is the last block of a row at most: as little code as may be.
+        unroll = 4 if config.store == "direct" else 1
+        for e in cutlass.range(view.lane, GROUP_ROWS * columns, WARPGROUP, unroll=unroll):
             r, c = e // columns, e % columns
             row, column = row0 + r, column0 + c
             if (row < view.extents[0]) & (column < view.extents[1]):

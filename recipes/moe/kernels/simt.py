@@ -45,7 +45,7 @@ from cudnn_aot.recipes.moe.kernels import operands, segments
 from cudnn_aot.recipes.moe.kernels.segments import WARP
 from cudnn_aot.recipes.trace import dtypes
 from cudnn_aot.recipes.trace.pointwise import DEVICE
-from cudnn_aot.recipes.trace.template import KernelTemplate
+from cudnn_aot.recipes.trace.template import KernelTemplate, name_kernel
 from cudnn_aot.recipes.trace.tile import (
     BLOCK,
     LOADS,
@@ -119,6 +119,8 @@ class SimtGrouped:
             expert = cutlass.max(group, 0) % weight.shape[2]
             column0 = block % tiles_n * TILE
             self.tile(token, weight, route, out, s_a, s_b, row0, end, column0, expert, k, thread)
+
+    name_kernel(kernel, "moe_any_stride")
 
     @cute.jit
     def find(self, offsets: cute.Tensor, rows: Int32, tile: Int32, lane: Int32, found: cute.Tensor):
@@ -243,6 +245,9 @@ def _zero_tile(out: cute.Tensor):
         if (row < rows) & (column < n):
             place = row.to(Int64) * out.stride[0] + column.to(Int64) * out.stride[1]
             _at(out, place)[0] = out.element_type(0.0)
+
+
+name_kernel(_zero_tile, "moe_zero")
 
 
 @cute.jit

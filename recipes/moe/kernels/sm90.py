@@ -76,7 +76,7 @@ from cudnn_aot.recipes.gemm.kernels.sm90_math import Math
 from cudnn_aot.recipes.gemm.kernels.sm90_stores import Stores, View
 from cudnn_aot.recipes.moe.kernels import operands, segments
 from cudnn_aot.recipes.moe.kernels.segments import WARP
-from cudnn_aot.recipes.trace.template import KernelTemplate
+from cudnn_aot.recipes.trace.template import KernelTemplate, name_kernel
 
 PRODUCER_WARPS = WARPGROUP // WARP
 GATHER_PRODUCER_REGISTERS, GATHER_MATH_REGISTERS = 56, 224
@@ -365,6 +365,8 @@ class Sm90Grouped:
                 blocks,
             )
 
+    name_kernel(kernel, "moe_sm90")
+
     # --- the walk over tiles, which every warp that needs it makes for itself ---
 
     def start(self) -> tuple[Int32, ...]:
@@ -407,7 +409,7 @@ class Sm90Grouped:
         at = cute.arch.make_warp_uniform(at)
         tiles_m = cute.ceil_div(of_end - of_first, tile_m)
         among = item - (of_through - tiles_m * tiles_n)
-        raster = Raster((tile_m, tile_n), (1, 1), tiles_m, tiles_n, Int32(1), Int32(1))
+        raster = Raster((tile_m, tile_n), (1, 1), tiles_m, tiles_n, Int32(1))
         tile = raster.locate(among, (0, 0))
         group = base - WARP + at - 1
         if group >= groups:
