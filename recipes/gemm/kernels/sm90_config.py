@@ -30,8 +30,8 @@ PROMOTED_K_TILES = 2  # whose products of FP8 the tensor cores sum: no more than
 WARMED_K_TILES = 4  # of B, that are asked for ahead of the end of the kernel before
 GROUP_WARPS = WARPGROUP // 32
 BLOCK_COLUMNS = 64  # of the tile, that the epilogue takes at a time at most
-# Blocks of the epilogue that are code of their own each, of chains that read and store at most so
-# many tensors: with more there is not enough room, in registers and in the object.
+# Blocks of the epilogue that are code of their own each, of chains of one product that read and
+# store at most so many tensors: with more there is not enough room, in registers and in the object.
 BLOCKS_UNROLLED, UNROLLED_TENSORS = 2, 2
 STREAM_COLUMNS = 128  # of a tile with stream-K
 COLUMNS_STEP = 16  # of what a block finishes of a tile: of one stmatrix

@@ -56,7 +56,7 @@ class Stores:
         tensors = len(inputs) + len(config.stored) + len(config.folded)
         if config.bands == 1 and not nodes and tensors == len(config.stored):
             self.blocks_unrolled = self.blocks
-        elif tensors <= UNROLLED_TENSORS and not config.folded:
+        elif config.products == 1 and tensors <= UNROLLED_TENSORS and not config.folded:
             self.blocks_unrolled = math.gcd(self.blocks, BLOCKS_UNROLLED)
         else:
             self.blocks_unrolled = 1
