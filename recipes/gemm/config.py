@@ -29,7 +29,7 @@ SM90_TILES = {
 SM90_MAX_ACCUMULATORS = 192
 # Shared memory of a block, what of it is for barriers, and for stores per math warpgroup; how many
 # stages of operands must fit in the rest; and what a warpgroup needs where it reduces along M.
-SM90_SMEM_BYTES, SM90_BARRIER_BYTES, SM90_STAGING_BYTES, SM90_MIN_STAGES = 232448, 256, 16384, 4
+SM90_SMEM_BYTES, SM90_BARRIER_BYTES, SM90_STAGING_BYTES, SM90_MIN_STAGES = 232448, 384, 16384, 4
 SM90_FOLD_BYTES, SM90_SWIZZLE_BYTES = 1024, 1024  # the latter, that operands are aligned to
 # Bytes that the scales of a stage are a multiple of, and columns of a tile that have one scale.
 SM90_SCALE_ALIGN, SM90_SCALE_COLUMNS = 16, 32

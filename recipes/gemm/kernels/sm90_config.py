@@ -11,7 +11,7 @@ from typing import Any
 from cudnn_aot.recipes.gemm.kernels import operands
 
 SMEM_BYTES = 232448  # opt-in limit of a block on compute capability 9.0
-BARRIER_BYTES = 256
+BARRIER_BYTES = 384
 SWIZZLE_BYTES = 1024  # that the operands of WGMMA are aligned to
 WARP, WARPGROUP = 32, 128
 GROUP_ROWS = 64  # of a tile, per math warpgroup: the M of a WGMMA
@@ -19,7 +19,7 @@ SCALE_COLUMNS_STEP = 32  # of a tile, that have one scale
 SCALE_ALIGN = 16  # bytes, of the scales of a stage
 STORE_BYTES = 128  # of a row, per staging slot: the widest swizzle
 SLOTS = 2
-MIN_STAGES, MAX_STAGES = 4, 12
+MIN_STAGES, MAX_STAGES = 4, 16
 PRODUCER_REGISTERS, MATH_REGISTERS = 40, 232
 GROUP_BARRIER = 1  # named barrier of math warpgroup g: GROUP_BARRIER + g
 SPLIT_BARRIER = 3
