@@ -462,8 +462,8 @@ def test_nothing_touches_memory_ahead_of_the_end_of_the_kernel_before(compile_ke
         assert ("cp.async.bulk.prefetch.tensor" in ptx[:wait]) is (name == "sm90_few"), name
 
 
-# In KB. Five operands, one of each kind, and three outputs of three types; and scales of blocks with
-# a chain of 8-bit tensors.
+# In KB. Five operands, one of each kind, and three outputs of three types; scales of blocks and a
+# chain of 8-bit tensors.
 MOST = 80
 LARGER = {"64x128x64_stream_chain": 84, "folds_direct_chain": 90, "blocks_192_bytes_chain": 88}
 

@@ -14,7 +14,13 @@ from cudnn_aot.compiler.planning.plan import plan_configs, plan_graph, plan_key
 from cudnn_aot.compiler.planning.plan_list import PlanList
 from cudnn_aot.compiler.planning.tuning import load_tuning
 from cudnn_aot.compiler.target.target import load_target
-from cudnn_aot.recipes.gemm.config import CLUSTER_SPLITS, SM90_CLUSTERS, SM90_TILES, GemmConfig
+from cudnn_aot.recipes.gemm.config import (
+    CLUSTER_SPLITS,
+    SM90_CLUSTERS,
+    SM90_TILES,
+    GemmConfig,
+    TileClass,
+)
 
 H200 = load_target("h200")
 TILE_64x256 = {
@@ -135,7 +141,7 @@ def test_ranges_of_a_symbolic_graph_are_what_was_measured(tmp_path: Path):
         "measured at M=1",
     )
     assert found["M=16..256"][1] == "measured at M=64"
-    said = ("measured at", "the model's best", "the table's for")
+    said = ("measured at", "the model's best", "the table's: ")
     assert all(why.startswith(said) for _, why in found.values())
     assert model.ranges(0)[-1] == plans.ranges(0)[-1]
     planned = plan_graph(graph, H200, tuning=tuning)
@@ -205,7 +211,7 @@ def test_what_is_measured_is_every_schedule_that_has_work_to_do():
             config.stream_k,
             config.pingpong,
         )
-        for config in GemmConfig.measured(4096, 2, 1)
+        for config in GemmConfig.measured(4096, TileClass(2, 1))
     }
     assert {tile for tile, *_ in apart} == set(SM90_TILES[2])
     assert {each[1:] for each in apart} == {

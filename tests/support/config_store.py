@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -159,16 +160,27 @@ def name_of(graph: str, engine_id: int, config: Any) -> str:
 
 def build(store: Path, jobs: int, splits: tuple[int, ...]) -> int:
     """Compile and publish; the number of plans."""
+    made = graphs()
+    plans = [(name_of(*each), made[each[0]], *each[1:]) for each in every(splits)]
+    store_plans(store, plans, jobs)
+    return len(plans)
+
+
+def store_plans(
+    store: Path, plans: Sequence[tuple[str, Graph, int, Any]], jobs: int | None = None
+) -> None:
+    """Compile and publish plans: each the name it gets, its graph, engine and schedule."""
     target = load_target(TARGET)
-    lists = {name: PlanList(graph, target) for name, graph in graphs().items()}
+    lists = {id(graph): PlanList(graph, target) for _, graph, _, _ in plans}
     chosen: list[tuple[str, PlanList, Planned]] = []
-    for graph, engine_id, config in every(splits):
+    for name, graph, engine_id, config in plans:
         _, slot = manifest.engine_for_id(engine_id)
         engine = manifest.resolve(slot.factory)()
-        index = lists[graph].append(engine_id, engine.knobs_to_public(config))
-        name = name_of(graph, engine_id, config)
-        chosen.append((name, lists[graph], lists[graph].lower(index)))
+        of_graph = lists[id(graph)]
+        index = of_graph.append(engine_id, engine.knobs_to_public(config))
+        chosen.append((name, of_graph, of_graph.lower(index)))
     specs = {spec.key: spec for _, _, planned in chosen for spec in planned.kernels}
+    jobs = jobs or os.cpu_count() or 1
     print(f"{len(chosen)} plans of {len(specs)} kernels, {jobs} at a time")
     with (
         StoreWriter(store, create=True) as writer,
@@ -177,17 +189,16 @@ def build(store: Path, jobs: int, splits: tuple[int, ...]) -> int:
     ):
         compiled = executor.map(lambda spec: compile_cached(spec, writer, pool), specs.values())
         entries = dict(zip(specs, compiled, strict=True))
-        for name, plans, planned in chosen:
-            graph_blob = writer.put_blob(graph_json.dumps(plans.graph).encode())
+        for name, of_graph, planned in chosen:
+            graph_blob = writer.put_blob(graph_json.dumps(of_graph.graph).encode())
             # A store has one best plan per graph: each schedule stands for a graph of its own.
-            key = canonical_digest([plans.graph.key(), name])
+            key = canonical_digest([of_graph.graph.key(), name])
             kernels = [entries[spec.key] for spec in planned.kernels]
             record = records.plan_record(key, TARGET, planned, kernels)
             blob = writer.put_blob(canonical_bytes(record))
             pointer = records.pointer(graph_blob, {"native": records.provider("", [blob])})
             writer.put_pointer(TARGET, key, pointer)
-            writer.put_name(TARGET, name, key, plans.graph.uids())
-    return len(chosen)
+            writer.put_name(TARGET, name, key, of_graph.graph.uids())
 
 
 def main() -> None:

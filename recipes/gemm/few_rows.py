@@ -1,0 +1,93 @@
+"""Schedules for few rows, ranked by what they took on an H200.
+
+The time of few rows is that of reading B: linear in K, and of N only the number of tiles or blocks
+matters. The table has it at numbers of them around whole waves (``bench/few_rows.py`` makes it);
+between those it is interpolated, and more of them than the most take longer in proportion.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from cudnn_aot.recipes.gemm.config import GemmConfig, GemvConfig
+
+# What was measured. With fewer columns, or a longer K, stream-K may be faster, which was not.
+MOST_ROWS, LEAST_COLUMNS, K_RANGE, SM_COUNT = 64, 1024, (1024, 16384), 132
+# K of a split of a tile at least, in tiles; of a warp of the GEMV, one pass of its loads.
+MIN_SPLIT_TILES, LANE_ELEMENTS, WARP, BLOCK_WARPS = 4, 8, 32, 8
+Extents = Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What was measured of a schedule.
+
+    Attributes:
+        rows: of A, that are loaded alike: up to 16, up to 63, or all 64 of a tile; for the GEMV
+            those that it multiplies at once.
+        points: of a number of tiles (times the blocks that split K) or blocks, the microseconds
+            that do not depend on K, and those of 1024 elements of K.
+    """
+
+    rows: int
+    config: GemmConfig | GemvConfig
+    points: tuple[tuple[int, float, float], ...]
+
+    def serves(self, m: int, k: int) -> bool:
+        """Whether it was measured for such rows, and K is enough for all of a block."""
+        config = self.config
+        if isinstance(config, GemvConfig):
+            pass_k = WARP * LANE_ELEMENTS * config.k_warps * config.unroll
+            return m == self.rows and k >= pass_k
+        loaded = next(rows for rows in (16, 63, 64) if m <= rows)
+        return loaded == self.rows and (
+            config.splits == 1 or k >= config.splits * MIN_SPLIT_TILES * config.tile_k
+        )
+
+    def microseconds(self, n: int, k: int) -> float:
+        config = self.config
+        if isinstance(config, GemvConfig):
+            items = -(-n // (BLOCK_WARPS // config.k_warps * config.columns))
+        else:
+            items = -(-n // config.tile_n) * config.splits
+        at = bisect_left(self.points, items, key=lambda point: point[0])
+        if at == 0 or at == len(self.points):
+            most, fixed, slope = self.points[min(at, len(self.points) - 1)]
+            return (fixed + slope * k / 1024) * max(items / most, 1.0)
+        (low, *before), (high, *behind) = self.points[at - 1], self.points[at]
+        first, last = (fixed + slope * k / 1024 for fixed, slope in (before, behind))
+        return first + (last - first) * (items - low) / (high - low)
+
+
+def is_measured(extents: Extents, sm_count: int) -> bool:
+    """Whether the table is of such a matmul, of 16-bit elements."""
+    return (
+        extents["batch"] == 1
+        and extents["m"] <= MOST_ROWS
+        and extents["n"] >= LEAST_COLUMNS
+        and K_RANGE[0] <= extents["k"] <= K_RANGE[1]
+        and sm_count == SM_COUNT
+    )
+
+
+def rank(
+    cases: Sequence[Extents], table: Sequence[Row], kinds: tuple[type, ...]
+) -> list[tuple[GemmConfig | GemvConfig, float]]:
+    """The schedules of some kinds that were measured for all of the cases, best first, each with
+    its microseconds; for several cases, by the mean of how much slower than the best it is.
+    """
+    timed: dict[GemmConfig | GemvConfig, list[float]] = {}
+    for case in cases:
+        m, n, k = max(case["m"], 1), case["n"], case["k"]
+        for row in table:
+            if isinstance(row.config, kinds) and row.serves(m, k):
+                timed.setdefault(row.config, []).append(row.microseconds(n, k))
+    full = {config: times for config, times in timed.items() if len(times) == len(cases)}
+    fastest = [min(times) for times in zip(*full.values(), strict=True)]
+    lags = {
+        config: sum(time / best for time, best in zip(times, fastest, strict=True)) / len(cases)
+        for config, times in full.items()
+    }
+    return [(config, full[config][-1]) for config in sorted(lags, key=lags.__getitem__)]

@@ -1,0 +1,150 @@
+"""Which schedule is ranked first for few rows, by what was measured."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import gemm_graphs
+import pytest
+from gemm_facts import facts_of
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cudnn_aot.compiler.graph.enums import heur_mode
+from cudnn_aot.compiler.planning.knobs import knob_type
+from cudnn_aot.compiler.planning.plan import plan_graph
+from cudnn_aot.compiler.planning.plan_list import PlanList
+from cudnn_aot.compiler.target.target import load_target
+from cudnn_aot.recipes.gemm import few_rows
+from cudnn_aot.recipes.gemm.config import GemmConfig, GemvConfig, TileClass, tile_class
+from cudnn_aot.recipes.gemm.few_rows import Row, rank
+from cudnn_aot.recipes.gemm.few_rows_table import TABLE
+
+H200 = load_target("h200")
+KINDS = (GemmConfig, GemvConfig)
+
+
+def extents(m, n, k):
+    return {"batch": 1, "m": m, "n": n, "k": k}
+
+
+def test_the_table_is_of_schedules_that_there_are():
+    for row in TABLE:
+        assert row.config.why_not() is None
+        if isinstance(row.config, GemmConfig):
+            assert row.config.why_not_for(TileClass(2, 1)) is None
+        items = [point[0] for point in row.points]
+        assert items == sorted(set(items)) and len(items) >= 15
+        assert all(slope > 0 for _, _, slope in row.points)
+    assert len({(row.rows, row.config) for row in TABLE}) == len(TABLE)
+    # Of every number of rows some, of the least of columns and K too.
+    for m in range(1, few_rows.MOST_ROWS + 1):
+        for k in few_rows.K_RANGE:
+            assert rank([extents(m, few_rows.LEAST_COLUMNS, k)], TABLE, KINDS)
+
+
+@pytest.mark.parametrize("row", TABLE[:: len(TABLE) // 7], ids=lambda row: str(row.config))
+def test_times_are_those_of_the_table_and_between_them(row):
+    """At a number of items that was measured, its line in K; beyond the most, in proportion."""
+    columns = (
+        row.config.tile_n // row.config.splits
+        if isinstance(row.config, GemmConfig)
+        else 8 // row.config.k_warps * row.config.columns
+    )
+    for items, fixed, slope in row.points:
+        assert row.microseconds(items * columns, 4096) == pytest.approx(fixed + 4 * slope)
+    most, fixed, slope = row.points[-1]
+    assert row.microseconds(2 * most * columns, 1024) == pytest.approx(2 * (fixed + slope))
+    (low, *first), (high, *last) = row.points[:2]
+    if high > low + 1:
+        between = row.microseconds((low + 1) * columns, 1024)
+        assert min(sum(first), sum(last)) <= between <= max(sum(first), sum(last))
+
+
+@given(st.integers(1, 64), st.integers(1024, 70000), st.integers(1024, 16384))
+def test_the_ranking_is_by_time(m, n, k):
+    ranked = rank([extents(m, n, k)], TABLE, KINDS)
+    times = [us for _, us in ranked]
+    assert times == sorted(times) and all(0 < us < math.inf for us in times)
+    for config, us in ranked:
+        (row,) = [row for row in TABLE if row.config == config and row.serves(m, k)]
+        assert row.microseconds(n, k) == us
+    tiles = [each for each in ranked if isinstance(each[0], GemmConfig)]
+    assert rank([extents(m, n, k)], TABLE, (GemmConfig,)) == tiles
+    assert all(isinstance(config, GemmConfig) for config, _ in tiles)
+
+
+def test_several_cases_are_ranked_by_how_far_they_lag():
+    """A schedule that is the best nowhere may lag the least, and one that lacks a case is none."""
+    slow, fair, gone = (GemmConfig(64, n, 64, 1, 1, 1) for n in (32, 64, 128))
+    table = (
+        Row(16, slow, ((1, 0.0, 1.0),)),
+        Row(16, fair, ((1, 0.0, 1.1),)),
+        Row(16, gone, ((1, 0.0, 0.1),)),
+        Row(64, slow, ((1, 0.0, 2.0),)),
+        Row(64, fair, ((1, 0.0, 1.0),)),
+    )
+    cases = [extents(16, 32, 1024), extents(64, 32, 1024)]
+    assert [config for config, _ in rank(cases, table, KINDS)] == [fair, slow]
+    assert rank(cases[:1], table, KINDS)[0][0] == gone
+
+
+# (M, N, K): what was the fastest, or within 2 % of it, in another run than the table's
+# (bench/NOTES.md).
+MEASURED = {
+    (1, 6144, 4096): {(1, 2, 2, 2), (1, 1, 1, 4), (1, 1, 2, 4)},
+    (1, 4096, 14336): {(64, 2), (1, 2, 4, 2), (1, 1, 4, 4)},
+    (16, 2560, 8192): {(96, 2)},
+    (16, 4096, 4096): {(64, 2)},
+    (16, 6144, 4096): {(48, 1), (96, 2)},
+    (16, 14336, 4096): {(64, 1)},
+    (16, 19456, 8192): {(96, 1)},
+    (64, 4096, 4096): {(64, 2)},
+}
+
+
+@pytest.mark.parametrize("shape", MEASURED, ids=lambda shape: "x".join(map(str, shape)))
+def test_what_was_the_fastest_is_planned_first(shape):
+    plan = plan_graph(gemm_graphs.plain("g", *shape), H200)
+    knobs = {knob_type[name]: value for name, value in plan.knobs.items()}
+    if plan.engine_name == "gemm.sm90.gemv":
+        chosen = dataclasses.astuple(GemvConfig.from_public(knobs))
+    else:
+        config = GemmConfig.from_public(knobs)
+        chosen = (config.tile_n, config.splits)
+    assert chosen in MEASURED[shape]
+
+
+def test_the_table_is_asked_for_what_it_is_of():
+    """Of 16-bit elements and one matmul; all else is modelled."""
+
+    def whys(graph, target=H200):
+        entries = PlanList(graph, target, modes=[heur_mode.A]).entries
+        return {entry.why.partition(":")[0] for entry in entries if hasattr(entry, "why")}
+
+    plain = gemm_graphs.plain
+    said = "the table's"
+    assert said in whys(plain("g", 16, 4096, 4096))
+    assert said in whys(plain("g", 64, 4096, 4096, io=gemm_graphs.HALF))
+    assert said in whys(gemm_graphs.chain("g", 1, 4096, 4096, "gelu"))
+    for graph in (
+        plain("g", 65, 4096, 4096),
+        plain("g", 16, 1016, 4096),
+        plain("g", 16, 4096, 1016),
+        plain("g", 16, 4096, 16392),
+        plain("g", 16, 4096, 4096, batch=2),
+        gemm_graphs.scaled("g", 16, 4096, 4096),
+        gemm_graphs.gated("g", 16, 4096, 4096),
+        gemm_graphs.block_scaled("g", 16, 4096, 4096),
+    ):
+        assert said not in whys(graph), graph
+    assert said not in whys(plain("g", 16, 4096, 4096), load_target("h20"))  # has 78 SMs
+    assert tile_class(facts_of(plain("g", 16, 4096, 4096))) == TileClass(2, 1)
+
+
+def test_no_plan_is_listed_twice():
+    for m in (1, 2, 16, 64):
+        entries = PlanList(gemm_graphs.plain("g", m, 4096, 4096), H200, modes=[heur_mode.A]).entries
+        plans = [(entry.engine_id, entry.knobs) for entry in entries]
+        assert len(set(plans)) == len(plans)
