@@ -145,15 +145,16 @@ class Math:
                     factors = cute.make_rmem_tensor(flat.layout, Float32)
                     for e in cutlass.range_constexpr(cute.size(part)):
                         row, column = pattern[e]
-                        factors[e] = scales[column // 2 * 8 // config.scale_columns][row]
+                        group = (n * columns + column // 2 * 8) // config.scale_columns
+                        factors[e] = scales[group][row]
                     mine.store(cute.math.fma(flat.load(), factors.load(), mine.load()))
         return read, release
 
     def read_scales(
         self, s_scales: cute.Tensor, view: View, p: int, n: int, stage: Int32
-    ) -> list[list[Float32]]:
+    ) -> dict[int, list[Float32]]:
         """What the sums of a stage's ``n``-th columns of a product are scaled by: for each group
-        of columns that have one scale, of a thread's two rows.
+        of the tile's columns that have one scale, of a thread's two rows.
         """
         config = self.config
         assert config.scales is not None
@@ -161,12 +162,16 @@ class Math:
         rows: list[Any] = [Float32(1.0)] * 2
         if of_a is not None:
             rows = [s_scales[row - view.tile.m * config.tile[0], stage] for row in view.rows]
-        groups = config.mma_columns // config.scale_columns
+        columns = range(n * config.mma_columns, (n + 1) * config.mma_columns)
+        groups = sorted({column // config.scale_columns for column in columns})
         if of_b is None:
-            return [rows] * groups
-        first = config.tile[0] + p * config.scale_groups + n * groups
-        columns = [s_scales[first + group, stage] for group in range(groups)]
-        return [[row * column for row in rows] for column in columns]
+            return dict.fromkeys(groups, rows)
+        first = config.tile[0] + p * config.scale_groups
+        factors = {}
+        for group in groups:
+            of_columns = s_scales[first + group, stage]
+            factors[group] = [row * of_columns for row in rows]
+        return factors
 
     def multiply(self, first, accumulate, part, r_a, r_b, n: int, stage: Int32) -> None:
         """Issue the WGMMA of a k tile and its ``n``-th columns; ``first`` is that of step 0."""
