@@ -43,10 +43,10 @@ INDENT = " " * 8
 HEAD = '''"""What schedules of few rows take on an H200: what ``bench/few_rows.py`` printed."""
 
 from cudnn_aot.recipes.gemm.config import GemmConfig, GemvConfig
-from cudnn_aot.recipes.gemm.few_rows import Row
+from cudnn_aot.recipes.gemm.few_rows import Row, Table
 
 # fmt: off
-TABLE: tuple[Row, ...] = ('''
+TABLE = Table(('''
 SYMBOLS = {
     "M": {"min": 0, "max": 64},
     "N": {"min": 0, "max": MOST_COLUMNS, "multiple_of": MULTIPLE},
@@ -142,7 +142,7 @@ def measure(path: str) -> None:
         print(f"    Row({rows}, {type(config).__name__}({', '.join(map(str, values[:6]))}), (")
         print(textwrap.fill(" ".join(points), 100, initial_indent=INDENT, subsequent_indent=INDENT))
         print("    )),", flush=True)
-    print(")")
+    print("))")
 
 
 def main() -> None:

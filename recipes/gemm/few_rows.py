@@ -7,16 +7,18 @@ between those it is interpolated, and more of them than the most take longer in 
 
 from __future__ import annotations
 
+import functools
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from cudnn_aot.recipes.gemm.config import GemmConfig, GemvConfig
+from cudnn_aot.recipes.gemm.config import GemmConfig, GemvConfig, Schedule
 
 # What was measured. With fewer columns, or a longer K, stream-K may be faster, which was not.
 MOST_ROWS, LEAST_COLUMNS, K_RANGE, SM_COUNT = 64, 1024, (1024, 16384), 132
 # K of a split of a tile at least, in tiles; of a warp of the GEMV, one pass of its loads.
 MIN_SPLIT_TILES, LANE_ELEMENTS, WARP, BLOCK_WARPS = 4, 8, 32, 8
+LOADED_ROWS, MOST_STREAMED = (16, 63, 64), 2  # of tiles, and of the GEMV
 Extents = Mapping[str, int]
 
 
@@ -25,8 +27,8 @@ class Row:
     """What was measured of a schedule.
 
     Attributes:
-        rows: of A, that are loaded alike: up to 16, up to 63, or all 64 of a tile; for the GEMV
-            those that it multiplies at once.
+        rows: of A, the most that are loaded alike: one of `LOADED_ROWS`; for the GEMV those that it
+            multiplies at once.
         points: of a number of tiles (times the blocks that split K) or blocks, the microseconds
             that do not depend on K, and those of 1024 elements of K.
     """
@@ -41,8 +43,7 @@ class Row:
         if isinstance(config, GemvConfig):
             pass_k = WARP * LANE_ELEMENTS * config.k_warps * config.unroll
             return m == self.rows and k >= pass_k
-        loaded = next(rows for rows in (16, 63, 64) if m <= rows)
-        return loaded == self.rows and (
+        return self.rows == _loaded(m) and (
             config.splits == 1 or k >= config.splits * MIN_SPLIT_TILES * config.tile_k
         )
 
@@ -72,22 +73,38 @@ def is_measured(extents: Extents, sm_count: int) -> bool:
     )
 
 
-def rank(
-    cases: Sequence[Extents], table: Sequence[Row], kinds: tuple[type, ...]
-) -> list[tuple[GemmConfig | GemvConfig, float]]:
-    """The schedules of some kinds that were measured for all of the cases, best first, each with
-    its microseconds; for several cases, by the mean of how much slower than the best it is.
-    """
-    timed: dict[GemmConfig | GemvConfig, list[float]] = {}
-    for case in cases:
-        m, n, k = max(case["m"], 1), case["n"], case["k"]
-        for row in table:
-            if isinstance(row.config, kinds) and row.serves(m, k):
-                timed.setdefault(row.config, []).append(row.microseconds(n, k))
-    full = {config: times for config, times in timed.items() if len(times) == len(cases)}
-    fastest = [min(times) for times in zip(*full.values(), strict=True)]
-    lags = {
-        config: sum(time / best for time, best in zip(times, fastest, strict=True)) / len(cases)
-        for config, times in full.items()
-    }
-    return [(config, full[config][-1]) for config in sorted(lags, key=lags.__getitem__)]
+class Table:
+    """What was measured, of every schedule."""
+
+    def __init__(self, rows: tuple[Row, ...]) -> None:
+        self.rows = rows
+        # Every range of a plan asks for the same.
+        self._times = functools.lru_cache(maxsize=256)(self._times_of)
+
+    def _times_of(self, m: int, n: int, k: int) -> dict[Schedule, float]:
+        return {row.config: row.microseconds(n, k) for row in self.rows if row.serves(m, k)}
+
+    def times(self, m: int, n: int, k: int) -> Mapping[Schedule, float]:
+        """Microseconds, by the schedules that were measured for as many rows."""
+        return self._times(max(m, 1) if m <= MOST_STREAMED else _loaded(m), n, k)
+
+    def rank(self, cases: Sequence[Extents], kinds: tuple[type, ...]) -> list[Schedule]:
+        """The schedules of some kinds that were measured for all of the cases, best first; for
+        several cases, by the mean of how much slower than the best it is.
+        """
+        timed = [self.times(case["m"], case["n"], case["k"]) for case in cases]
+        every = [
+            config
+            for config in timed[0]
+            if isinstance(config, kinds) and all(config in times for times in timed)
+        ]
+        fastest = [min((times[config] for config in every), default=0.0) for times in timed]
+
+        def lag(config: Schedule) -> float:
+            return sum(times[config] / best for times, best in zip(timed, fastest, strict=True))
+
+        return sorted(every, key=lag)
+
+
+def _loaded(m: int) -> int:
+    return next(rows for rows in LOADED_ROWS if m <= rows)

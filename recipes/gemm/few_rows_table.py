@@ -1,10 +1,10 @@
 """What schedules of few rows take on an H200: what ``bench/few_rows.py`` printed."""
 
 from cudnn_aot.recipes.gemm.config import GemmConfig, GemvConfig
-from cudnn_aot.recipes.gemm.few_rows import Row
+from cudnn_aot.recipes.gemm.few_rows import Row, Table
 
 # fmt: off
-TABLE: tuple[Row, ...] = (
+TABLE = Table((
     Row(16, GemmConfig(64, 32, 64, 1, 1, 1), (
         (17, 1.93, 1.85), (33, 2.10, 1.84), (65, 2.14, 1.86), (73, 2.32, 1.86), (88, 2.28, 1.90),
         (108, 2.52, 1.90), (128, 2.60, 2.01), (132, 2.71, 2.04), (140, 2.23, 3.87), (165, 2.24,
@@ -452,4 +452,4 @@ TABLE: tuple[Row, ...] = (
         1.68), (800, 2.71, 1.70), (924, 2.76, 1.84), (1056, 3.40, 1.97), (1064, 2.80, 2.22), (1320,
         3.24, 2.62), (2112, 4.26, 3.92),
     )),
-)
+))

@@ -18,7 +18,7 @@ from cudnn_aot.compiler.planning.plan_list import PlanList
 from cudnn_aot.compiler.target.target import load_target
 from cudnn_aot.recipes.gemm import few_rows
 from cudnn_aot.recipes.gemm.config import GemmConfig, GemvConfig, TileClass, tile_class
-from cudnn_aot.recipes.gemm.few_rows import Row, rank
+from cudnn_aot.recipes.gemm.few_rows import Row, Table
 from cudnn_aot.recipes.gemm.few_rows_table import TABLE
 
 H200 = load_target("h200")
@@ -30,21 +30,21 @@ def extents(m, n, k):
 
 
 def test_the_table_is_of_schedules_that_there_are():
-    for row in TABLE:
+    for row in TABLE.rows:
         assert row.config.why_not() is None
         if isinstance(row.config, GemmConfig):
             assert row.config.why_not_for(TileClass(2, 1)) is None
         items = [point[0] for point in row.points]
         assert items == sorted(set(items)) and len(items) >= 15
         assert all(slope > 0 for _, _, slope in row.points)
-    assert len({(row.rows, row.config) for row in TABLE}) == len(TABLE)
+    assert len({(row.rows, row.config) for row in TABLE.rows}) == len(TABLE.rows)
     # Of every number of rows some, of the least of columns and K too.
     for m in range(1, few_rows.MOST_ROWS + 1):
         for k in few_rows.K_RANGE:
-            assert rank([extents(m, few_rows.LEAST_COLUMNS, k)], TABLE, KINDS)
+            assert TABLE.rank([extents(m, few_rows.LEAST_COLUMNS, k)], KINDS)
 
 
-@pytest.mark.parametrize("row", TABLE[:: len(TABLE) // 7], ids=lambda row: str(row.config))
+@pytest.mark.parametrize("row", TABLE.rows[::7], ids=lambda row: str(row.config))
 def test_times_are_those_of_the_table_and_between_them(row):
     """At a number of items that was measured, its line in K; beyond the most, in proportion."""
     columns = (
@@ -64,30 +64,30 @@ def test_times_are_those_of_the_table_and_between_them(row):
 
 @given(st.integers(1, 64), st.integers(1024, 70000), st.integers(1024, 16384))
 def test_the_ranking_is_by_time(m, n, k):
-    ranked = rank([extents(m, n, k)], TABLE, KINDS)
-    times = [us for _, us in ranked]
+    ranked, by_config = TABLE.rank([extents(m, n, k)], KINDS), TABLE.times(m, n, k)
+    times = [by_config[config] for config in ranked]
     assert times == sorted(times) and all(0 < us < math.inf for us in times)
-    for config, us in ranked:
-        (row,) = [row for row in TABLE if row.config == config and row.serves(m, k)]
+    assert set(ranked) == set(by_config)
+    for config, us in by_config.items():
+        (row,) = [row for row in TABLE.rows if row.config == config and row.serves(m, k)]
         assert row.microseconds(n, k) == us
-    tiles = [each for each in ranked if isinstance(each[0], GemmConfig)]
-    assert rank([extents(m, n, k)], TABLE, (GemmConfig,)) == tiles
-    assert all(isinstance(config, GemmConfig) for config, _ in tiles)
+    tiles = [config for config in ranked if isinstance(config, GemmConfig)]
+    assert TABLE.rank([extents(m, n, k)], (GemmConfig,)) == tiles
 
 
 def test_several_cases_are_ranked_by_how_far_they_lag():
     """A schedule that is the best nowhere may lag the least, and one that lacks a case is none."""
     slow, fair, gone = (GemmConfig(64, n, 64, 1, 1, 1) for n in (32, 64, 128))
-    table = (
+    table = Table((
         Row(16, slow, ((1, 0.0, 1.0),)),
         Row(16, fair, ((1, 0.0, 1.1),)),
         Row(16, gone, ((1, 0.0, 0.1),)),
         Row(64, slow, ((1, 0.0, 2.0),)),
         Row(64, fair, ((1, 0.0, 1.0),)),
-    )
+    ))  # fmt: skip
     cases = [extents(16, 32, 1024), extents(64, 32, 1024)]
-    assert [config for config, _ in rank(cases, table, KINDS)] == [fair, slow]
-    assert rank(cases[:1], table, KINDS)[0][0] == gone
+    assert table.rank(cases, KINDS) == [fair, slow]
+    assert table.rank(cases[:1], KINDS)[0] == gone
 
 
 # (M, N, K): what was the fastest, or within 2 % of it, in another run than the table's
