@@ -107,6 +107,7 @@ from cudnn_aot.recipes.gemm.kernels.sm90_config import (
     MATH_REGISTERS,
     PRODUCER_REGISTERS,
     SCALE_ALIGN,
+    SCALES_LAG,
     TURN_BARRIER,
     WARMED_K_TILES,
     WARP,
@@ -283,7 +284,7 @@ class Sm90Matmul:
             barrier_storage=barriers,
             num_stages=config.stages,
             producer_group=pipeline.CooperativeGroup(
-                pipeline.Agent.Thread, 1 + WARP * (config.scales is not None)
+                pipeline.Agent.Thread, 1 + (config.scales is not None)
             ),
             consumer_group=pipeline.CooperativeGroup(
                 pipeline.Agent.Thread, sharing * config.tile_groups * (WARPGROUP // 32)
@@ -533,6 +534,9 @@ class Sm90Matmul:
         lane = cute.arch.lane_idx()
         atom = cute.make_copy_atom(cpasync.CopyG2SOp(), Float32, num_bits_per_copy=32)
         state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
+        # Stages that this warp has not arrived at yet, and the next of them.
+        late = Int32(0)
+        ready = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
         stop = raster.items
         if cutlass.const_expr(config.stream_k):
             first, stop, step = 0, run.items, 1
@@ -552,8 +556,25 @@ class Sm90Matmul:
                         cute.copy(
                             atom, cute.make_tensor(source, one), cute.make_tensor(target, one)
                         )
-                cute.arch.cp_async_mbarrier_arrive_noinc(pipe.producer_get_barrier(state))
+                cute.arch.cp_async_commit_group()
                 state.advance()
+                late = late + 1
+                if late > SCALES_LAG:
+                    cute.arch.cp_async_wait_group(SCALES_LAG)
+                    self.arrive(pipe, ready)
+                    ready.advance()
+                    late = late - 1
+        cute.arch.cp_async_wait_group(0)
+        for _ in range(late):
+            self.arrive(pipe, ready)
+            ready.advance()
+
+    @cute.jit
+    def arrive(self, pipe, ready):
+        """A warp whose copies to a stage are there says so."""
+        cute.arch.sync_warp()
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive(pipe.producer_get_barrier(ready))
 
     def copies_of_scales(self, tensors, tile, extents, lane: Int32) -> list[tuple[Any, ...]]:
         """Of each copy of a warp: the scales, how many lanes take part, where in memory their

@@ -16,6 +16,7 @@ SWIZZLE_BYTES = 1024  # that the operands of WGMMA are aligned to
 WARP, WARPGROUP = 32, 128
 GROUP_ROWS = 64  # of a tile, per math warpgroup: the M of a WGMMA
 SCALE_COLUMNS_STEP = 32  # of a tile, that have one scale
+SCALES_LAG = 1  # stages whose scales a warp copies ahead of those that it says are there
 SCALE_ALIGN = 16  # bytes, of the scales of a stage
 STORE_BYTES = 128  # of a row, per staging slot: the widest swizzle
 SLOTS = 2

@@ -136,6 +136,9 @@ class Math:
                         release.advance()
                 warpgroup.wait_group(0)
                 if cutlass.const_expr(is_last):
+                    if cutlass.const_expr(config.scales is not None):
+                        # A lane releases the stage for its warp, all of which has read scales.
+                        cute.arch.sync_warp()
                     pipe.consumer_release(release)
                     release.advance()
                 mine = cute.make_tensor(accs[p].iterator + n * cute.size(part), flat.layout)
