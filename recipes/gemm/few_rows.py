@@ -1,8 +1,8 @@
 """Schedules for few rows, ranked by what they took on an H200.
 
 The time of few rows is that of reading B: linear in K, and of N only the number of tiles or blocks
-matters. The table has it at numbers of them around whole waves (``bench/few_rows.py`` makes it);
-between those it is interpolated, and more of them than the most take longer in proportion.
+matters. The table has it at numbers of them around whole waves; ``bench/few_rows.py`` makes it.
+More of them than the most take longer in proportion.
 """
 
 from __future__ import annotations
@@ -12,14 +12,21 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from cudnn_aot.recipes.gemm.config import GemmConfig, GemvConfig, Schedule
+from cudnn_aot.recipes.gemm.config import (
+    MEASURED_SPLIT_TILES,
+    GemmConfig,
+    GemvConfig,
+    Schedule,
+)
+from cudnn_aot.recipes.gemm.model import Extents
 
-# What was measured. With fewer columns, or a longer K, stream-K may be faster, which was not.
+# Of which matmuls the table is asked. It was measured at a K of 2048 and of 8192; with fewer
+# columns, or a longer K, stream-K may be faster, which is not in it.
 MOST_ROWS, LEAST_COLUMNS, K_RANGE, SM_COUNT = 64, 1024, (1024, 16384), 132
-# K of a split of a tile at least, in tiles; of a warp of the GEMV, one pass of its loads.
-MIN_SPLIT_TILES, LANE_ELEMENTS, WARP, BLOCK_WARPS = 4, 8, 32, 8
-LOADED_ROWS, MOST_STREAMED = (16, 63, 64), 2  # of tiles, and of the GEMV
-Extents = Mapping[str, int]
+# Rows of A, the most in one load of 16, in several, and in one of a whole tile; and those of the
+# GEMV.
+LOADED_ROWS, MOST_STREAMED = (16, 63, 64), 2
+LANE_ELEMENTS, WARP, BLOCK_WARPS = 8, 32, 8  # of the GEMV
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +51,13 @@ class Row:
             pass_k = WARP * LANE_ELEMENTS * config.k_warps * config.unroll
             return m == self.rows and k >= pass_k
         return self.rows == _loaded(m) and (
-            config.splits == 1 or k >= config.splits * MIN_SPLIT_TILES * config.tile_k
+            config.splits == 1 or k >= config.splits * MEASURED_SPLIT_TILES * config.tile_k
         )
 
     def microseconds(self, n: int, k: int) -> float:
+        """Between numbers of items that were measured on a line, but for a step where a wave of
+        the SMs is full.
+        """
         config = self.config
         if isinstance(config, GemvConfig):
             items = -(-n // (BLOCK_WARPS // config.k_warps * config.columns))
@@ -59,6 +69,8 @@ class Row:
             return (fixed + slope * k / 1024) * max(items / most, 1.0)
         (low, *before), (high, *behind) = self.points[at - 1], self.points[at]
         first, last = (fixed + slope * k / 1024 for fixed, slope in (before, behind))
+        if low % SM_COUNT == 0:
+            return last
         return first + (last - first) * (items - low) / (high - low)
 
 

@@ -10,7 +10,7 @@ from cudnn_aot.compiler.planning.engine import PlanConfig
 from cudnn_aot.compiler.planning.ranges import Ranges, by_rows
 from cudnn_aot.compiler.target.target import Target
 from cudnn_aot.recipes.gemm import few_rows, tma
-from cudnn_aot.recipes.gemm.config import GemmConfig, GemvConfig, tile_class
+from cudnn_aot.recipes.gemm.config import GemmConfig, GemvConfig, TileClass, tile_class
 from cudnn_aot.recipes.gemm.facts import GemmFacts
 from cudnn_aot.recipes.gemm.few_rows_table import TABLE
 from cudnn_aot.recipes.gemm.model import PLAIN, Extents, Menu, best_sm90, menu_for, rank_sm90
@@ -36,8 +36,9 @@ def recommend(
     plans: list[PlanConfig | Ranges] = []
     is_plain = not facts.epilogue.reductions and not facts.epilogue.nodes
     menu = menu_for(tile_class(facts), not is_plain) if SM90_PERSISTENT in offered else PLAIN
-    if kind == "A" and not facts.symbols:
-        plans += _few_rows([facts.extents], offered, facts, target.sm_count)
+    if kind == "A":
+        ranges = _ranges(offered, facts, target.sm_count, menu)
+        plans += ranges or _few_rows([facts.extents], offered, facts, target.sm_count)
     for engine_id in offered:
         if engine_id in (SM90_GEMV, SM90_ANY_STRIDE):
             continue
@@ -47,7 +48,6 @@ def recommend(
         elif engine_id == SM90_PERSISTENT and kind == "FALLBACK":
             plans.append(PlanConfig(engine_id, menu.fallback, "the smallest of everything"))
         elif engine_id == SM90_PERSISTENT:
-            plans += _ranges(engine_id, offered, facts, target.sm_count, menu)
             ranked = _ranked(engine_id, facts.extents, target.sm_count, menu)
             plans += [plan for plan in ranked if plan not in plans]
         else:
@@ -63,10 +63,18 @@ def recommend(
 def _few_rows(
     cases: Sequence[Extents], offered: Sequence[int], facts: GemmFacts, sm_count: int
 ) -> list[PlanConfig]:
-    """Best first, where all of these extents are of few rows, and of what was measured."""
-    is_plain = facts.epilogue.products == 1 and facts.a.dtype in ("BFLOAT16", "HALF")
-    if not is_plain or not all(few_rows.is_measured(extents, sm_count) for extents in cases):
+    """Best first, where all of these extents are of few rows, and of what was measured: 16-bit
+    matrices along K. A chain, or another GPU of as many SMs, changes the times more than the order.
+    """
+    is_of_table = (
+        tile_class(facts) == TileClass(2, 1)
+        and facts.a.dtype in ("BFLOAT16", "HALF")
+        and facts.majors() == ("k", "k")
+    )
+    if not is_of_table or not all(few_rows.is_measured(extents, sm_count) for extents in cases):
         return []
+    if not isinstance(facts.m, int):  # then A comes in loads of 16 rows, of a whole tile too
+        cases = [{**extents, "m": min(extents["m"], few_rows.MOST_ROWS - 1)} for extents in cases]
     engines: dict[type, int] = {}
     if SM90_PERSISTENT in offered and not tma.why_never(facts):
         engines[GemmConfig] = SM90_PERSISTENT
@@ -84,15 +92,15 @@ def _ranked(engine_id: int, extents: Extents, sm_count: int, menu: Menu) -> list
     return [PlanConfig(engine_id, config, f"modelled {us:.1f} us") for config, us in ranked]
 
 
-def _ranges(
-    engine_id: int, offered: Sequence[int], facts: GemmFacts, sm_count: int, menu: Menu
-) -> list[Ranges]:
+def _ranges(offered: Sequence[int], facts: GemmFacts, sm_count: int, menu: Menu) -> list[Ranges]:
     """One plan for all of a symbolic M, with a schedule per range; none where one does for all."""
+    if SM90_PERSISTENT not in offered or tma.why_never(facts):
+        return []
 
     def best(values: Sequence[int], name: str) -> PlanConfig:
         cases = [facts.extents_at({name: value}) for value in values]
         few = _few_rows(cases, offered, facts, sm_count)
-        return few[0] if few else PlanConfig(engine_id, best_sm90(cases, sm_count, menu))
+        return few[0] if few else PlanConfig(SM90_PERSISTENT, best_sm90(cases, sm_count, menu))
 
-    safe = PlanConfig(engine_id, menu.fallback, "the smallest of everything")
+    safe = PlanConfig(SM90_PERSISTENT, menu.fallback, "the smallest of everything")
     return by_rows(facts.m, facts.symbols, RANGE_ENDS, best, safe)

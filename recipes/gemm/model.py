@@ -76,7 +76,7 @@ SCALED_MACS_PER_CYCLE: Mapping[int, Mapping[int, float]] = {
         224: 1710,
         256: 1740,
     },
-    128: {32: 900, 64: 1550, 96: 1750, 128: 1880, 160: 2060, 192: 2250, 224: 2300, 256: 2390},
+    128: {32: 950, 64: 1800, 96: 2050, 128: 2250, 160: 2400, 192: 2570, 224: 2500, 256: 2560},
 }
 # The same of warpgroups that take every second tile.
 PINGPONG_MACS_PER_CYCLE: Mapping[int, Mapping[int, float]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 
 import gemm_graphs
@@ -56,10 +57,68 @@ def test_times_are_those_of_the_table_and_between_them(row):
         assert row.microseconds(items * columns, 4096) == pytest.approx(fixed + 4 * slope)
     most, fixed, slope = row.points[-1]
     assert row.microseconds(2 * most * columns, 1024) == pytest.approx(2 * (fixed + slope))
-    (low, *first), (high, *last) = row.points[:2]
-    if high > low + 1:
-        between = row.microseconds((low + 1) * columns, 1024)
-        assert min(sum(first), sum(last)) <= between <= max(sum(first), sum(last))
+    for (low, *first), (high, *last) in itertools.pairwise(row.points):
+        if high <= low + 2 * row_splits(row):
+            continue
+        between = row.microseconds((low + row_splits(row)) * columns, 1024)
+        if low % few_rows.SM_COUNT == 0:  # one more is a wave more
+            assert between == pytest.approx(sum(last))
+        else:
+            assert min(sum(first), sum(last)) <= between <= max(sum(first), sum(last))
+
+
+def row_splits(row: Row) -> int:
+    return row.config.splits if isinstance(row.config, GemmConfig) else 1
+
+
+def test_a_row_serves_what_was_measured_of_it():
+    points = ((1, 0.0, 1.0),)
+    gemv = Row(1, GemvConfig(1, 1, 4, 4), points)
+    assert gemv.serves(1, 4096) and not gemv.serves(2, 4096)
+    assert not gemv.serves(1, 4088)  # a pass of its loads is 4096 of K
+    split = Row(16, GemmConfig(64, 64, 64, 1, 1, 4), points)
+    assert split.serves(16, 1024) and not split.serves(16, 1016)
+    served = {rows: [m for m in range(1, 65) if Row(rows, SINGLE, points).serves(m, 1024)]
+              for rows in (16, 63, 64)}  # fmt: skip
+    assert served == {16: [*range(1, 17)], 63: [*range(17, 64)], 64: [64]}
+
+
+SINGLE = GemmConfig(64, 64, 64, 1, 1, 1)
+
+
+def test_no_rows_are_served_like_one():
+    for k in few_rows.K_RANGE:
+        none, one = ([extents(m, 4096, k)] for m in (0, 1))
+        assert TABLE.rank(none, KINDS) == TABLE.rank(one, KINDS) != []
+
+
+def ranges_of(n, k, low=0, high=4096):
+    graph = gemm_graphs.plain("g", "M", n, k, symbols={"M": {"min": low, "max": high}})
+    return PlanList(graph, H200).ranges(0)
+
+
+def test_ranges_of_few_rows_are_those_of_the_table():
+    """One row, those of one load of A, and those of one tile, where they differ."""
+    ends = set()
+    for n in (2560, 4096, 5120, 6144, 14336, 28672):
+        for text, name, why in ranges_of(n, 4096):
+            low, high = map(int, text.removeprefix("M=").split(".."))
+            assert why.startswith("the table's: ") is (high <= few_rows.MOST_ROWS), (n, text, why)
+            ends.add(high)
+            if high <= few_rows.MOST_ROWS:
+                cases = [extents(min(m, 63), n, 4096) for m in (low, math.isqrt(low * high), high)]
+                first = TABLE.rank(cases, KINDS)[0]
+                knobs = [f"{knob.name}={value}" for knob, value in first.to_public().items()]
+                assert all(knob in name for knob in knobs)
+    assert {1, 16, 64} < ends
+
+
+def test_where_one_schedule_does_for_all_rows_the_table_says_which():
+    graph = gemm_graphs.plain("g", "M", 14336, 4096, symbols={"M": {"min": 2, "max": 16}})
+    plans = PlanList(graph, H200, modes=[heur_mode.A])
+    assert not plans.ranges(0)
+    assert plans.entries[0].why.startswith("the table's: ")
+    assert plans.entries[0].knobs == TABLE.rank([extents(16, 14336, 4096)], KINDS)[0]
 
 
 @given(st.integers(1, 64), st.integers(1024, 70000), st.integers(1024, 16384))
@@ -137,6 +196,9 @@ def test_the_table_is_asked_for_what_it_is_of():
         gemm_graphs.scaled("g", 16, 4096, 4096),
         gemm_graphs.gated("g", 16, 4096, 4096),
         gemm_graphs.block_scaled("g", 16, 4096, 4096),
+        gemm_graphs.other_majors("g", 16, 4096, 4096, True, True),
+        gemm_graphs.other_majors("g", 16, 4096, 4096, False, False),
+        plain("g", 16, 4096, 4098),  # whose rows TMA cannot describe
     ):
         assert said not in whys(graph), graph
     assert said not in whys(plain("g", 16, 4096, 4096), load_target("h20"))  # has 78 SMs

@@ -116,6 +116,7 @@ def menu() -> dict[str, dict]:
     rows["pingpong_gated"] = params((128, 96, 64), **PAIR_B, **PINGPONG, e=SWIGLU, products=2)
     fp8 = {"ab": "FP8_E4M3", "scales": [1, 128]}
     rows["blocks_256"] = params((128, 256, 128), **PAIR_B, **fp8)
+    rows["blocks_224_of_32"] = params((128, 224, 128), **fp8 | {"scales": [1, 32]})
     rows["blocks_256_of_a"] = params((128, 256, 128), **fp8 | {"scales": [1, None]})
     rows["blocks_192_bytes_chain"] = params((128, 192, 128), **fp8, e=BYTES)
     return rows

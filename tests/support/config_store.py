@@ -65,6 +65,8 @@ def graphs() -> dict[str, Graph]:
         gemm_graphs.gated_amax("gated_folds", "M", 328, DEPTH, symbols=any_m),
         gemm_graphs.quantized("folds_fp8", "M", 336, DEPTH, io=e4m3, symbols=any_m),
         gemm_graphs.block_scaled("blocks", "M", 328, DEPTH, symbols=any_m),
+        gemm_graphs.block_scaled("blocks_of_32", "M", 328, DEPTH, rows=(1, 32), symbols=any_m),
+        gemm_graphs.block_scaled("blocks_of_a", "M", 328, DEPTH, rows=(1, None), symbols=any_m),
         gemm_graphs.block_gated("blocks_gated", "M", 328, DEPTH, symbols=any_m),
         *(
             moe_graphs.grouped(
@@ -103,6 +105,8 @@ TILE_CLASSES = {
     "gated_folds": TileClass(2, 2, folds_rows=True),
     "folds_fp8": TileClass(1, 1, folds_rows=True),
     "blocks": TileClass(1, 1, 128),
+    "blocks_of_32": TileClass(1, 1, 32),
+    "blocks_of_a": TileClass(1, 1, 0),
     "blocks_gated": TileClass(1, 2, 128),
 }
 

@@ -384,6 +384,10 @@ BLOCK_SCALED_GRAPHS: tuple[Callable[[], Graph], ...] = (
     lambda: block_scaled("blocks_stream_k", 16, 512, 16384),
     lambda: block_gated("blocks_gated", "M", 328, 336, symbols=ANY_M),
     lambda: block_scaled("blocks_of_32", 65, 96, 144, rows=(1, 32), depth=32),
+    # Of wide tiles, the last of which ends outside.
+    lambda: block_scaled("blocks_wide_of_32", 1500, 5128, 272, rows=(1, 32)),
+    lambda: block_scaled("blocks_wide_of_a", 1500, 2056, 272, rows=(1, None)),
+    lambda: block_scaled("blocks_few_rows", 20, 4104, 528, along_m=True),
 )
 
 

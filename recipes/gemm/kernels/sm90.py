@@ -544,7 +544,7 @@ class Sm90Matmul:
             segment = self.segment(item, run, place, k_tiles)
             tile, begin, end = raster.locate(segment.tile, place), segment.begin, segment.end
             copies = self.copies_of_scales(tensors, tile, extents, lane)
-            for k in range(begin, end):
+            for k in range(begin, end):  # kept from being unrolled, it was 5 % slower
                 pipe.sync_object_empty.wait(state.index, state.phase)
                 block = (k // (config.scales.depth // tile_k)).to(Int64)
                 for i in cutlass.range_constexpr(len(copies)):
