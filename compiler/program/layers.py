@@ -110,7 +110,7 @@ class Layers:
         case.
 
         With the attributes of a device, a plan of the first store for another target will do where
-        it has none for this one, if device and host meet what that plan requires.
+        it has none for this one, if it is one for GPUs, and device and host meet what it requires.
         In the overlay it must have been made under a plan key, ``plan_key`` of the stored graph.
         Its kernels' sources must be today's. The tools that compiled them need not be here.
         """
@@ -189,6 +189,8 @@ class Layers:
                 return None
             if meets is not None:
                 needed = Requirements.from_record(record["requirements"])
+                if not needed.gpu_arch:
+                    return None  # of a CPU, which would read the device's addresses
                 needed.check_host(key)
                 needed.check_device(key, 0, meets)
             specs = [self._spec(kernel) for kernel in record["kernels"]]

@@ -84,6 +84,32 @@ def test_what_is_stored_for_other_targets_serves_a_device_that_meets_it(tmp_path
         served_on(device, is_served, tmp_path / "store")
 
 
+def test_a_plan_of_the_cpu_serves_no_device(tmp_path: Path) -> None:
+    """It would run, on addresses of the device."""
+    graph = cudnn.pygraph("linear", "HALF", "FLOAT", "FLOAT")
+    a, b, bias = graph.tensor([1, 64, 64]), graph.tensor([1, 64, 64]), graph.tensor([1, 1, 64])
+    graph.relu(graph.bias(graph.matmul(a, b), bias)).set_output(True)
+    path, store = tmp_path / "linear.json", tmp_path / "store"
+    path.write_text(graph_json.dumps(graph))
+    build([path], ["cpu"], store)
+    run(
+        f"""
+import os
+os.environ |= {{"CUDNN_AOT_STORE": {str(store)!r}, "CUDNN_AOT_FORBID_COMPILE": "1"}}
+"""
+        + GRAPH
+        + """
+g, _ = make()
+try: g.build()
+except errors.Error as error: assert "CUDNN_AOT_FORBID_COMPILE" in str(error), error
+else: raise AssertionError(g._program.current.plan)
+named, _ = make(target="cpu")
+named.build()
+assert named._program.current.plan.target == "cpu"
+"""
+    )
+
+
 def served_on(device: dict[str, int], is_served: bool, store: Path) -> None:
     run(
         f"""
