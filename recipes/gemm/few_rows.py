@@ -8,7 +8,6 @@ More of them than the most take longer in proportion.
 from __future__ import annotations
 
 import functools
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -63,9 +62,10 @@ class Row:
             items = -(-n // (BLOCK_WARPS // config.k_warps * config.columns))
         else:
             items = -(-n // config.tile_n) * config.splits
-        at = bisect_left(self.points, items, key=lambda point: point[0])
-        if at == 0 or at == len(self.points):
-            most, fixed, slope = self.points[min(at, len(self.points) - 1)]
+        count = len(self.points)
+        at = next((i for i in range(count) if self.points[i][0] >= items), count)
+        if at == 0 or at == count:
+            most, fixed, slope = self.points[min(at, count - 1)]
             return (fixed + slope * k / 1024) * max(items / most, 1.0)
         (low, *before), (high, *behind) = self.points[at - 1], self.points[at]
         first, last = (fixed + slope * k / 1024 for fixed, slope in (before, behind))

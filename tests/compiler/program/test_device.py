@@ -96,6 +96,7 @@ def test_a_plan_of_the_cpu_serves_no_device(tmp_path: Path) -> None:
         f"""
 import os
 os.environ |= {{"CUDNN_AOT_STORE": {str(store)!r}, "CUDNN_AOT_FORBID_COMPILE": "1"}}
+os.environ["CUDNN_AOT_CACHE"] = {str(tmp_path / "overlay")!r}
 """
         + GRAPH
         + """
