@@ -4,7 +4,7 @@ and the cost model of `model` for more.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from cudnn_aot.compiler.planning.engine import PlanConfig
 from cudnn_aot.compiler.planning.ranges import Ranges, by_rows
@@ -62,7 +62,7 @@ def recommend(
 
 def _few_rows(
     cases: Sequence[Extents], offered: Sequence[int], facts: GemmFacts, sm_count: int
-) -> list[PlanConfig]:
+) -> Iterator[PlanConfig]:
     """Best first, where all of these extents are of few rows, and of what was measured: 16-bit
     matrices along K. A chain, or another GPU of as many SMs, changes the times more than the order.
     """
@@ -72,7 +72,7 @@ def _few_rows(
         and facts.majors() == ("k", "k")
     )
     if not is_of_table or not all(few_rows.is_measured(extents, sm_count) for extents in cases):
-        return []
+        return
     if not isinstance(facts.m, int):  # then A comes in loads of 16 rows, of a whole tile too
         cases = [{**extents, "m": min(extents["m"], few_rows.MOST_ROWS - 1)} for extents in cases]
     engines: dict[type, int] = {}
@@ -81,10 +81,9 @@ def _few_rows(
     if SM90_GEMV in offered:
         engines[GemvConfig] = SM90_GEMV
     last = TABLE.times(*(cases[-1][name] for name in "mnk"))
-    return [
-        PlanConfig(engines[type(config)], config, f"the table's: {last[config]:.1f} us")
-        for config in TABLE.rank(cases, tuple(engines))
-    ]
+    for config in TABLE.rank(cases, tuple(engines)):
+        why = f"{last[config]:.1f} us by the table of few rows"
+        yield PlanConfig(engines[type(config)], config, why)
 
 
 def _ranked(engine_id: int, extents: Extents, sm_count: int, menu: Menu) -> list[PlanConfig]:
@@ -99,8 +98,8 @@ def _ranges(offered: Sequence[int], facts: GemmFacts, sm_count: int, menu: Menu)
 
     def best(values: Sequence[int], name: str) -> PlanConfig:
         cases = [facts.extents_at({name: value}) for value in values]
-        few = _few_rows(cases, offered, facts, sm_count)
-        return few[0] if few else PlanConfig(SM90_PERSISTENT, best_sm90(cases, sm_count, menu))
+        few = next(_few_rows(cases, offered, facts, sm_count), None)
+        return few or PlanConfig(SM90_PERSISTENT, best_sm90(cases, sm_count, menu))
 
     safe = PlanConfig(SM90_PERSISTENT, menu.fallback, "the smallest of everything")
     return by_rows(facts.m, facts.symbols, RANGE_ENDS, best, safe)

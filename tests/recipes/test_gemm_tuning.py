@@ -141,8 +141,8 @@ def test_ranges_of_a_symbolic_graph_are_what_was_measured(tmp_path: Path):
         "measured at M=1",
     )
     assert found["M=16..256"][1] == "measured at M=64"
-    said = ("measured at", "the model's best", "the table's: ")
-    assert all(why.startswith(said) for _, why in found.values())
+    said = ("measured at", "the model's best", "by the table of few rows")
+    assert all(any(part in why for part in said) for _, why in found.values())
     assert model.ranges(0)[-1] == plans.ranges(0)[-1]
     planned = plan_graph(graph, H200, tuning=tuning)
     assert planned.ranges[1].bounds == {"M": (1, 4)} and planned.ranges[1].knobs == small
