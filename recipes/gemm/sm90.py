@@ -48,6 +48,9 @@ TMA_TEMPLATE = "gemm.kernels.sm90:matmul"
 GROUP_ROWS = 64
 # Rows of A in a load where a matrix has so few that its tiles are not full.
 A_BOX, FEW_ROWS = 16, 256
+# Of A, the most with which L2 is asked for B ahead of the kernel before: with more, what it is busy
+# with is no longer B alone.
+PREFETCH_ROWS = 512
 # Of the largest Hopper chip: what bounds a workspace until a device is known.
 MAX_SMS = 144
 
@@ -176,6 +179,7 @@ def tma_params(
         "tile": list(config.tile),
         "cluster": [config.cluster_m, config.cluster_n, config.cluster_k],
         "a_box": _a_box(facts, config, layout[0]),
+        "prefetch_b": not config.stream_k and bounds(facts.m, facts.symbols)[1] <= PREFETCH_ROWS,
         "stream_k": config.stream_k == 1,
         "pingpong": config.pingpong == 1,
         "store": store,

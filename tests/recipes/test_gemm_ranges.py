@@ -36,7 +36,7 @@ from cudnn_aot.recipes.gemm.gemv import GemmSm90Gemv
 from cudnn_aot.recipes.gemm.heuristics import RANGE_ENDS
 from cudnn_aot.recipes.gemm.kernels import sm90_config as kernel
 from cudnn_aot.recipes.gemm.model import best_sm90
-from cudnn_aot.recipes.gemm.sm90 import FEW_ROWS, GemmSm90Persistent, tma_params
+from cudnn_aot.recipes.gemm.sm90 import FEW_ROWS, PREFETCH_ROWS, GemmSm90Persistent, tma_params
 
 H200 = load_target("h200")
 ENGINE = 20_000
@@ -386,6 +386,21 @@ def test_few_rows_of_a_are_loaded_in_boxes_of_16(tile_m, make, a_box):
         (tma,) = [spec.params for spec in kernels if "tile" in spec.params]
         # Of A that two blocks share, each loads half of the tile's rows.
         assert tma["a_box"] == (tile_m if cluster[1] > 1 else a_box)
+
+
+@pytest.mark.parametrize(
+    ("most", "prefetches"), [(1, True), (PREFETCH_ROWS, True), (PREFETCH_ROWS + 1, False)]
+)
+def test_b_is_asked_of_l2_ahead_where_reading_it_is_most_of_the_time(most, prefetches):
+    """Whether M is known or only its bound; stream-K follows a fill, not the kernel before."""
+    symbolic = gemm_graphs.plain("g", "M", 512, 1024, symbols=rows("M", 0, most))
+    for graph in (gemm_graphs.plain("g", most, 512, 1024), symbolic):
+        plans = listed(graph)
+        for stream_k in (0, 1):
+            config = GemmConfig(64, 64, 64, 1, 1, 1, stream_k)
+            kernels = plans.lower(plans.append(ENGINE, config.to_public())).kernels
+            (tma,) = [spec.params for spec in kernels if "tile" in spec.params]
+            assert tma["prefetch_b"] is (prefetches and not stream_k)
 
 
 @pytest.mark.parametrize("splits", CLUSTER_SPLITS)

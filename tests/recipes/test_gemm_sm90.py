@@ -80,6 +80,7 @@ def params(
     b=None,
     products=1,
     a_box=None,
+    prefetch_b=False,
     scales=None,
     pingpong=False,
 ):
@@ -92,6 +93,7 @@ def params(
         "tile": list(tile),
         "cluster": list(cluster),
         "a_box": a_box or tile[0],
+        "prefetch_b": prefetch_b,
         "stream_k": stream_k,
         "pingpong": pingpong,
         "store": store,
@@ -175,7 +177,7 @@ NARROW = {
 
 PAIR_B, PAIR_A = {"cluster": (2, 1, 1)}, {"cluster": (1, 2, 1)}  # what two blocks share
 HALVES, QUARTERS = {"cluster": (1, 1, 2)}, {"cluster": (1, 1, 4)}  # of K
-FEW, PINGPONG = {"a_box": 16}, {"pingpong": True}
+FEW, PINGPONG = {"a_box": 16, "prefetch_b": True}, {"pingpong": True}
 STREAM, DIRECT = {"stream_k": True}, {"store": "direct"}
 # By the bytes of an element and a tile's rows and columns: a name, and what is not as usual.
 FORMS: dict[int, dict[tuple[int, int], tuple[str, dict]]] = {
@@ -528,6 +530,10 @@ def test_bytes_do_not_depend_on_the_process(compiled):
         (
             {"pingpong": True, "tile": (128, 128, 64), "stream_k": True},
             "pingpong: got True with FP8 or K split, want False",
+        ),
+        (
+            {"tile": (64, 64, 64), "stream_k": True, "prefetch_b": True},
+            "prefetch_b: got True with stream_k, which waits for a fill, want False",
         ),
         ({"a_box": 32}, "a_box: got 32, want one of 16, 64, 128"),
         ({"a_box": 64}, "a_box: got 64 for tile (128, 256, 64), want the tile's rows"),

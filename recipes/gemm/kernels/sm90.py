@@ -70,8 +70,8 @@ ceil_div(M, tile_m * cluster_m) * ceil_div(N, tile_n * cluster_n) * L:
 
 Programmatic dependent launch (not with ``stream_k``, which follows a fill): a kernel that comes
 behind this one sets its barriers up while the last tiles are finished, and waits for its end before
-it touches memory. Where A has few rows, and time is that of reading B, it asks L2 for its first
-tiles of B before that.
+it touches memory. With ``prefetch_b``, for matrices of which reading B is most of the time, it asks
+L2 for its first tiles of B before that.
 
 Preconditions, checked by the compiled wrapper: A, B and TMA-stored outputs have 16-byte aligned
 bases, unit stride on their major axis and multiples of 16 bytes on the other two.
@@ -311,9 +311,9 @@ class Sm90Matmul:
         if cutlass.const_expr(not config.stream_k):
             # Nothing of what the kernel before wrote is read, and nothing that it reads is written,
             # ahead of this.
-            if cutlass.const_expr(config.few_rows):
+            if cutlass.const_expr(config.prefetch_b):
                 if warp == 0:
-                    self.loads.warm(
+                    self.loads.prefetch_b(
                         tuple(zip(tma_bs, bs, s_bs, strict=True)), raster, place, first, k_tiles
                     )
             cute.arch.griddepcontrol_wait()

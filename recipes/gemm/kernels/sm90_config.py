@@ -28,7 +28,7 @@ TURN_BARRIER = 4  # that of math warpgroup g, before its main loop: TURN_BARRIER
 
 MAX_ACCUMULATORS = 192  # registers of a math thread: the rest of 232 are addresses and epilogue
 PROMOTED_K_TILES = 2  # whose products of FP8 the tensor cores sum: no more than half of the stages
-WARMED_K_TILES = 4  # of B, that are asked for ahead of the end of the kernel before
+PREFETCHED_K_TILES = 4  # of B, that are asked for ahead of the end of the kernel before
 GROUP_WARPS = WARPGROUP // 32
 BLOCK_COLUMNS = 64  # of the tile, that the epilogue takes at a time at most
 # Blocks of the epilogue that are code of their own each, of chains of one product that read and
@@ -63,6 +63,7 @@ class Config:
     tile: tuple[int, int, int]
     cluster: tuple[int, int, int]
     a_box: int
+    prefetch_b: bool
     stream_k: bool
     pingpong: bool
     store: str
@@ -86,6 +87,7 @@ class Config:
             tile=_chosen(params, "tile", TILES[a_dtype.width]),
             cluster=_chosen(params, "cluster", CLUSTERS),
             a_box=_chosen(params, "a_box", A_BOXES),
+            prefetch_b=_chosen(params, "prefetch_b", (False, True)),
             stream_k=_chosen(
                 params, "stream_k", (False, True) if params["products"] == 1 else (False,)
             ),
@@ -132,6 +134,8 @@ class Config:
         if self.pingpong and (self.promotes or self.stream_k or in_cluster):
             return "pingpong: got True with FP8 or K split, want False"
         may_be_part = self.a_major == "k" and self.cluster[1] == 1
+        if self.prefetch_b and self.stream_k:
+            return "prefetch_b: got True with stream_k, which waits for a fill, want False"
         if self.a_box != self.tile[0] and not (self.a_box == A_BOXES[0] and may_be_part):
             return f"a_box: got {self.a_box} for tile {self.tile}, want the tile's rows"
         return None
@@ -160,11 +164,6 @@ class Config:
         """
         columns = self.products * self.tile[1] + (self.mma_columns if self.promotes else 0)
         return self.bands * columns * GROUP_ROWS // WARPGROUP
-
-    @property
-    def few_rows(self) -> bool:
-        """Whether A may have fewer rows than a tile."""
-        return self.a_box < self.tile[0]
 
     @property
     def math_groups(self) -> int:

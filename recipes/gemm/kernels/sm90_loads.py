@@ -13,8 +13,8 @@ from cutlass.cute.nvgpu import cpasync
 from cudnn_aot.recipes.gemm.kernels import epilogue as device_epilogue
 from cudnn_aot.recipes.gemm.kernels.raster import Run, Segment
 from cudnn_aot.recipes.gemm.kernels.sm90_config import (
+    PREFETCHED_K_TILES,
     SCALES_LAG,
-    WARMED_K_TILES,
     WARP,
     Config,
 )
@@ -68,13 +68,13 @@ class Loads:
         ]
 
     @cute.jit
-    def warm(self, operands_b, raster, place, first, k_tiles):
+    def prefetch_b(self, operands_b, raster, place, first, k_tiles):
         """Bring the first k tiles of B to L2, where it is of no account who writes them when."""
         if first < raster.items:
             segment = segment_of(self.config, first, None, place, k_tiles)
             tile, begin, end = raster.locate(segment.tile, place), segment.begin, segment.end
             parts = self.parts_of_b(operands_b, place)
-            for k in range(begin, cutlass.min(begin + WARMED_K_TILES, end)):
+            for k in range(begin, cutlass.min(begin + PREFETCHED_K_TILES, end)):
                 for (tma_b, b, _), (_, from_b) in zip(operands_b, parts, strict=True):
                     batch = cutlass.min(tile.batch, b.shape[2] - 1)
                     cute.prefetch(tma_b, from_b[None, tile.n, k, batch])

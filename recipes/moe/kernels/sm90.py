@@ -647,6 +647,7 @@ def configuration(params: Mapping[str, Any]) -> Config:
         "a_major": "k",
         "cluster": [1, 1, 1],
         "stream_k": False,
+        "prefetch_b": False,
         "pingpong": False,
         "epilogue": {
             "inputs": [],
