@@ -36,7 +36,7 @@ OTHERS = (
 )
 SHAPES = SQUARES + PROJECTIONS + OTHERS
 
-ROUNDS, MAX_LAUNCHES, MAX_SETS = 15, 20, 16
+ROUNDS, MAX_LAUNCHES, MAX_SETS = 15, 100, 16
 MEASUREMENT_US = 1000.0  # what one measurement takes at least, by launching more often
 
 

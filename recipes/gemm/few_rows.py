@@ -19,12 +19,13 @@ from cudnn_aot.recipes.gemm.config import (
 )
 from cudnn_aot.recipes.gemm.model import Extents
 
-# Of which matmuls the table is asked. It was measured at a K of 2048 and of 8192; with fewer
+# Of which matmuls a table is asked. It was measured at a K of 2048 and of 8192; with fewer
 # columns, or a longer K, stream-K may be faster, which is not in it.
-MOST_ROWS, LEAST_COLUMNS, K_RANGE, SM_COUNT = 64, 1024, (1024, 16384), 132
-# Rows of A, the most in one load of 16, in several, and in one of a whole tile; and those of the
-# GEMV.
-LOADED_ROWS, MOST_STREAMED = (16, 63, 64), 2
+LEAST_COLUMNS, K_RANGE, SM_COUNT = 1024, (1024, 16384), 132
+# Rows of A, the most that were measured alike: those of one load of 16 rows, of several, of one
+# tile, and of two and four of 64 rows; and those of the GEMV.
+LOADED_ROWS, MOST_STREAMED = (16, 63, 64, 128, 256), 2
+MOST_ROWS = LOADED_ROWS[-1]
 LANE_ELEMENTS, WARP, BLOCK_WARPS = 8, 32, 8  # of the GEMV
 
 
@@ -61,7 +62,7 @@ class Row:
         if isinstance(config, GemvConfig):
             items = -(-n // (BLOCK_WARPS // config.k_warps * config.columns))
         else:
-            items = -(-n // config.tile_n) * config.splits
+            items = max(self.rows // config.tile_m, 1) * -(-n // config.tile_n) * config.splits
         count = len(self.points)
         at = next((i for i in range(count) if self.points[i][0] >= items), count)
         if at == 0 or at == count:
@@ -75,7 +76,7 @@ class Row:
 
 
 def is_measured(extents: Extents, sm_count: int) -> bool:
-    """Whether the table is of such a matmul, of 16-bit elements."""
+    """Whether tables are of such a matmul."""
     return (
         extents["batch"] == 1
         and extents["m"] <= MOST_ROWS
@@ -116,6 +117,14 @@ class Table:
             return sum(times[config] / best for times, best in zip(timed, fastest, strict=True))
 
         return sorted(every, key=lag)
+
+
+def loaded_in_parts(m: int) -> int:
+    """Rows that were measured as those of a symbolic M are loaded: 16 at a time, even all of a
+    tile.
+    """
+    several, tile = LOADED_ROWS[1:3]
+    return several if m == tile else m
 
 
 def _loaded(m: int) -> int:

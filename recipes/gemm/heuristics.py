@@ -10,10 +10,11 @@ from cudnn_aot.compiler.planning.engine import PlanConfig
 from cudnn_aot.compiler.planning.ranges import Ranges, by_rows
 from cudnn_aot.compiler.target.target import Target
 from cudnn_aot.recipes.gemm import few_rows, tma
-from cudnn_aot.recipes.gemm.config import GemmConfig, GemvConfig, TileClass, tile_class
+from cudnn_aot.recipes.gemm.config import GemmConfig, GemvConfig, tile_class
 from cudnn_aot.recipes.gemm.facts import GemmFacts
-from cudnn_aot.recipes.gemm.few_rows_table import TABLE
+from cudnn_aot.recipes.gemm.few_rows_table import TABLES
 from cudnn_aot.recipes.gemm.model import PLAIN, Extents, Menu, best_sm90, menu_for, rank_sm90
+from cudnn_aot.recipes.operand import FP8_DTYPES
 
 # Engine ids.
 SM90_PERSISTENT, SM90_GEMV, SM90_ANY_STRIDE = 20_000, 20_002, 20_004
@@ -21,6 +22,7 @@ SM90_PERSISTENT, SM90_GEMV, SM90_ANY_STRIDE = 20_000, 20_002, 20_004
 # A symbolic M is served by ranges that end at these rows: one, those of one load of A, of one tile,
 # and of several, each twice the one before.
 RANGE_ENDS = (1, 16, 64, 128, 256, 512, 1024)
+MEASURED_DTYPES = ("BFLOAT16", "HALF", *FP8_DTYPES)
 STREAM = GemvConfig(rows=2, columns=2, k_warps=2, unroll=2)  # behind what tiles do
 
 
@@ -63,25 +65,25 @@ def recommend(
 def _few_rows(
     cases: Sequence[Extents], offered: Sequence[int], facts: GemmFacts, sm_count: int
 ) -> Iterator[PlanConfig]:
-    """Best first, where all of these extents are of few rows, and of what was measured: 16-bit
-    matrices along K. A chain, or another GPU of as many SMs, changes the times more than the order.
+    """Best first, where all of these extents are of few rows, and of what was measured: 16-bit and
+    FP8 matrices along K. A chain, or another GPU of as many SMs, changes the times more than the
+    order.
     """
-    is_of_table = (
-        tile_class(facts) == TileClass(2, 1)
-        and facts.a.dtype in ("BFLOAT16", "HALF")
-        and facts.majors() == ("k", "k")
-    )
-    if not is_of_table or not all(few_rows.is_measured(extents, sm_count) for extents in cases):
+    table = TABLES.get(tile_class(facts))
+    is_measured = facts.a.dtype in MEASURED_DTYPES and facts.majors() == ("k", "k")
+    if table is None or not is_measured:
         return
-    if not isinstance(facts.m, int):  # then A comes in loads of 16 rows, of a whole tile too
-        cases = [{**extents, "m": min(extents["m"], few_rows.MOST_ROWS - 1)} for extents in cases]
+    if not all(few_rows.is_measured(extents, sm_count) for extents in cases):
+        return
+    if not isinstance(facts.m, int):
+        cases = [{**extents, "m": few_rows.loaded_in_parts(extents["m"])} for extents in cases]
     engines: dict[type, int] = {}
     if SM90_PERSISTENT in offered and not tma.why_never(facts):
         engines[GemmConfig] = SM90_PERSISTENT
     if SM90_GEMV in offered:
         engines[GemvConfig] = SM90_GEMV
-    last = TABLE.times(*(cases[-1][name] for name in "mnk"))
-    for config in TABLE.rank(cases, tuple(engines)):
+    last = table.times(*(cases[-1][name] for name in "mnk"))
+    for config in table.rank(cases, tuple(engines)):
         why = f"{last[config]:.1f} us by the table of few rows"
         yield PlanConfig(engines[type(config)], config, why)
 

@@ -59,16 +59,16 @@ def test_every_plan_has_its_mode_and_reason():
 
 
 def test_ranges_of_a_symbol_are_named_with_their_plans():
-    graph = gemm_graphs.plain("g", "M", 6144, 4096, symbols={"M": {"max": 8192, "hint": 128}})
+    graph = gemm_graphs.plain("g", "M", 6144, 4096, symbols={"M": {"max": 8192, "hint": 600}})
     explained = why.explain(source(graph), H200)
     ranges = explained.plans[0].ranges
     assert ranges[0].range == "M=1" and ranges[-1].range.endswith("..8192")
     assert ranges[0].name.startswith("gemm.sm90.gemv[")
     assert ranges[0].why.endswith(" us by the table of few rows")
     assert ranges[-1].name.startswith("gemm.sm90.persistent[")
-    assert [part.why for part in ranges if part.why.endswith("best at M=128")]  # the hint
+    assert [part.why for part in ranges if part.why.endswith("best at M=600")]  # the hint
     assert ranges[-1].why.startswith("the model's best at M=") and "8192" in ranges[-1].why
-    assert explained.symbols == {"M": {"min": 1, "max": 8192, "multiple_of": 1, "ranked_for": 128}}
+    assert explained.symbols == {"M": {"min": 1, "max": 8192, "multiple_of": 1, "ranked_for": 600}}
 
 
 def test_a_plan_that_declines_is_passed_over_with_its_reason(monkeypatch: pytest.MonkeyPatch):

@@ -20,10 +20,11 @@ from cudnn_aot.compiler.target.target import load_target
 from cudnn_aot.recipes.gemm import few_rows
 from cudnn_aot.recipes.gemm.config import GemmConfig, GemvConfig, TileClass, tile_class
 from cudnn_aot.recipes.gemm.few_rows import Row, Table
-from cudnn_aot.recipes.gemm.few_rows_table import TABLE
+from cudnn_aot.recipes.gemm.few_rows_table import TABLES
 
 H200 = load_target("h200")
 KINDS = (GemmConfig, GemvConfig)
+TABLE = TABLES[TileClass(2, 1)]
 SAID = "by the table of few rows"
 
 
@@ -31,45 +32,58 @@ def extents(m, n, k):
     return {"batch": 1, "m": m, "n": n, "k": k}
 
 
-def test_the_table_is_of_schedules_that_there_are():
-    for row in TABLE.rows:
+@pytest.mark.parametrize("tiles", TABLES, ids=str)
+def test_a_table_is_of_schedules_that_there_are(tiles):
+    table = TABLES[tiles]
+    for row in table.rows:
         assert row.config.why_not() is None
         if isinstance(row.config, GemmConfig):
-            assert row.config.why_not_for(TileClass(2, 1)) is None
+            assert row.config.why_not_for(tiles) is None
         items = [point[0] for point in row.points]
         assert items == sorted(set(items)) and len(items) >= 15
         assert all(slope > 0 for _, _, slope in row.points)
-    assert len({(row.rows, row.config) for row in TABLE.rows}) == len(TABLE.rows)
+    assert len({(row.rows, row.config) for row in table.rows}) == len(table.rows)
     # Of every number of rows some, of the least of columns and K too.
     for m in range(1, few_rows.MOST_ROWS + 1):
         for k in few_rows.K_RANGE:
-            assert TABLE.rank([extents(m, few_rows.LEAST_COLUMNS, k)], KINDS)
+            assert table.rank([extents(m, few_rows.LEAST_COLUMNS, k)], KINDS)
 
 
-@pytest.mark.parametrize("row", TABLE.rows[::7], ids=lambda row: str(row.config))
+EVERY_ROW = [row for table in TABLES.values() for row in table.rows]
+
+
+@pytest.mark.parametrize("row", EVERY_ROW[::7], ids=lambda row: f"{row.rows} {row.config}")
 def test_times_are_those_of_the_table_and_between_them(row):
     """At a number of items that was measured, its line in K; beyond the most, in proportion."""
-    columns = (
-        row.config.tile_n // row.config.splits
-        if isinstance(row.config, GemmConfig)
-        else 8 // row.config.k_warps * row.config.columns
-    )
+    step = items_of_columns(row)
+    columns = row.config.tile_n if step else 8 // row.config.k_warps * row.config.columns
+    step = step or 1
+
+    def microseconds(items: int, k: int) -> float:
+        return row.microseconds(items // step * columns, k)
+
     for items, fixed, slope in row.points:
-        assert row.microseconds(items * columns, 4096) == pytest.approx(fixed + 4 * slope)
+        assert microseconds(items, 4096) == pytest.approx(fixed + 4 * slope)
     most, fixed, slope = row.points[-1]
-    assert row.microseconds(2 * most * columns, 1024) == pytest.approx(2 * (fixed + slope))
+    assert microseconds(2 * most, 1024) == pytest.approx(2 * (fixed + slope))
     for (low, *first), (high, *last) in itertools.pairwise(row.points):
-        if high <= low + 2 * row_splits(row):
+        if high <= low + 2 * step:
             continue
-        between = row.microseconds((low + row_splits(row)) * columns, 1024)
+        between = microseconds(low + step, 1024)
         if low % few_rows.SM_COUNT == 0:  # one more is a wave more
             assert between == pytest.approx(sum(last))
         else:
             assert min(sum(first), sum(last)) <= between <= max(sum(first), sum(last))
 
 
-def row_splits(row: Row) -> int:
-    return row.config.splits if isinstance(row.config, GemmConfig) else 1
+def items_of_columns(row: Row) -> int:
+    """Of a tile's columns: tiles of all rows, times the blocks that split K; 0 for the GEMV."""
+    config = row.config
+    if isinstance(config, GemvConfig):
+        return 0
+    return {64: {16: 1, 63: 1, 64: 1, 128: 2, 256: 4}, 128: {128: 1, 256: 2}}[config.tile_m][
+        row.rows
+    ] * config.splits
 
 
 def test_a_row_serves_what_was_measured_of_it():
@@ -79,9 +93,10 @@ def test_a_row_serves_what_was_measured_of_it():
     assert not gemv.serves(1, 4088)  # a pass of its loads is 4096 of K
     split = Row(16, GemmConfig(64, 64, 64, 1, 1, 4), points)
     assert split.serves(16, 1024) and not split.serves(16, 1016)
-    served = {rows: [m for m in range(1, 65) if Row(rows, SINGLE, points).serves(m, 1024)]
-              for rows in (16, 63, 64)}  # fmt: skip
-    assert served == {16: [*range(1, 17)], 63: [*range(17, 64)], 64: [64]}
+    served = {rows: [m for m in range(1, 257) if Row(rows, SINGLE, points).serves(m, 1024)]
+              for rows in (16, 63, 64, 128, 256)}  # fmt: skip
+    ends = itertools.pairwise((0, 16, 63, 64, 128, 256))
+    assert list(served.values()) == [list(range(low + 1, high + 1)) for low, high in ends]
 
 
 SINGLE = GemmConfig(64, 64, 64, 1, 1, 1)
@@ -99,7 +114,7 @@ def ranges_of(n, k, low=0, high=4096):
 
 
 def test_ranges_of_few_rows_are_those_of_the_table():
-    """One row, those of one load of A, and those of one tile, where they differ."""
+    """One row, those of one load of A, of one tile and of several, where they differ."""
     ends = set()
     for n in (2560, 4096, 5120, 6144, 14336, 28672):
         for text, name, why in ranges_of(n, 4096):
@@ -107,11 +122,12 @@ def test_ranges_of_few_rows_are_those_of_the_table():
             assert why.endswith(SAID) is (high <= few_rows.MOST_ROWS), (n, text, why)
             ends.add(high)
             if high <= few_rows.MOST_ROWS:
-                cases = [extents(min(m, 63), n, 4096) for m in (low, math.isqrt(low * high), high)]
+                every = (low, math.isqrt(low * high), high)
+                cases = [extents(63 if m == 64 else m, n, 4096) for m in every]
                 first = TABLE.rank(cases, KINDS)[0]
                 knobs = [f"{knob.name}={value}" for knob, value in first.to_public().items()]
                 assert all(knob in name for knob in knobs)
-    assert {1, 16, 64} < ends
+    assert {1, 16, 64, 128, 256} < ends
 
 
 def test_where_one_schedule_does_for_all_rows_the_table_says_which():
@@ -122,7 +138,7 @@ def test_where_one_schedule_does_for_all_rows_the_table_says_which():
     assert plans.entries[0].knobs == TABLE.rank([extents(16, 14336, 4096)], KINDS)[0]
 
 
-@given(st.integers(1, 64), st.integers(1024, 70000), st.integers(1024, 16384))
+@given(st.integers(1, 256), st.integers(1024, 70000), st.integers(1024, 16384))
 def test_the_ranking_is_by_time(m, n, k):
     ranked, by_config = TABLE.rank([extents(m, n, k)], KINDS), TABLE.times(m, n, k)
     times = [by_config[config] for config in ranked]
@@ -177,7 +193,7 @@ def test_what_was_the_fastest_is_planned_first(shape):
 
 
 def test_the_table_is_asked_for_what_it_is_of():
-    """Of 16-bit elements and one matmul; all else is modelled."""
+    """Of matrices along K, 16-bit or FP8, and one matmul or two; all else is modelled."""
 
     def whys(graph, target=H200):
         entries = PlanList(graph, target, modes=[heur_mode.A]).entries
@@ -187,14 +203,17 @@ def test_the_table_is_asked_for_what_it_is_of():
     assert SAID in whys(plain("g", 16, 4096, 4096))
     assert SAID in whys(plain("g", 64, 4096, 4096, io=gemm_graphs.HALF))
     assert SAID in whys(gemm_graphs.chain("g", 1, 4096, 4096, "gelu"))
+    assert SAID in whys(plain("g", 256, 4096, 4096))
+    assert SAID in whys(gemm_graphs.scaled("g", 16, 4096, 4096))
+    assert SAID in whys(gemm_graphs.gated("g", 16, 4096, 4096))
+    assert SAID in whys(gemm_graphs.gated("g", 16, 4096, 4096, io=gemm_graphs.E4M3))
     for graph in (
-        plain("g", 65, 4096, 4096),
+        plain("g", 257, 4096, 4096),
         plain("g", 16, 1016, 4096),
         plain("g", 16, 4096, 1016),
         plain("g", 16, 4096, 16392),
         plain("g", 16, 4096, 4096, batch=2),
-        gemm_graphs.scaled("g", 16, 4096, 4096),
-        gemm_graphs.gated("g", 16, 4096, 4096),
+        gemm_graphs.scaled("g", 16, 4096, 4096, types=(gemm_graphs.INT8, gemm_graphs.INT8)),
         gemm_graphs.block_scaled("g", 16, 4096, 4096),
         gemm_graphs.other_majors("g", 16, 4096, 4096, True, True),
         gemm_graphs.other_majors("g", 16, 4096, 4096, False, False),
