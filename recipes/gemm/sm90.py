@@ -46,8 +46,8 @@ from cudnn_aot.recipes.operand import FP8_DTYPES, bounds
 TMA_TEMPLATE = "gemm.kernels.sm90:matmul"
 # Rows of the result, of which a warpgroup leaves one partial value of a reduction.
 GROUP_ROWS = 64
-# Rows of A in a load where a matrix has so few that its tiles are not full.
-A_BOX, FEW_ROWS = 16, 256
+# Loads of a tile's rows of A, where a matrix has so few that its tiles are not full.
+A_PARTS, FEW_ROWS = 4, 256
 # Of A, the most with which L2 is asked for B ahead of the kernel before: with more, what it is busy
 # with is no longer B alone.
 PREFETCH_ROWS = 512
@@ -194,7 +194,7 @@ def _a_box(facts: GemmFacts, config: GemmConfig, a_major: str) -> int:
     is_long = bounds(facts.m, facts.symbols)[1] > FEW_ROWS
     if is_whole or is_long or config.cluster_n > 1 or a_major != "k":
         return config.tile_m
-    return A_BOX
+    return config.tile_m // A_PARTS
 
 
 @dataclass(frozen=True, slots=True)

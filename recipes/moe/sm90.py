@@ -16,7 +16,7 @@ from cudnn_aot.compiler.planning.engine import Lowering, Refusal
 from cudnn_aot.compiler.target.target import Target
 from cudnn_aot.recipes.gemm import tma as gemm_tma
 from cudnn_aot.recipes.gemm.lowering import DTYPE_BYTES
-from cudnn_aot.recipes.gemm.sm90 import A_BOX, ScheduledEngine
+from cudnn_aot.recipes.gemm.sm90 import A_PARTS, ScheduledEngine
 from cudnn_aot.recipes.moe import lowering, tma
 from cudnn_aot.recipes.moe.any_stride import any_stride_branch, zero_template
 from cudnn_aot.recipes.moe.capability import MoeCapability
@@ -85,4 +85,4 @@ class MoeSm90Persistent(ScheduledEngine):
 def _a_box(facts: MoeFacts, config: MoeConfig) -> int:
     """Rows of A that a load brings; one that gathers loads rows."""
     few = config.tile_m == BOXED_TILE_M and facts.mode != "GATHER"
-    return A_BOX if few else config.tile_m
+    return config.tile_m // A_PARTS if few else config.tile_m

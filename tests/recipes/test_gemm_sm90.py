@@ -81,6 +81,7 @@ def params(
     products=1,
     a_box=None,
     prefetch_b=False,
+    few=False,
     scales=None,
     pingpong=False,
 ):
@@ -92,8 +93,8 @@ def params(
         "b_major": majors[1],
         "tile": list(tile),
         "cluster": list(cluster),
-        "a_box": a_box or tile[0],
-        "prefetch_b": prefetch_b,
+        "a_box": a_box or tile[0] // (4 if few else 1),
+        "prefetch_b": prefetch_b or few,
         "stream_k": stream_k,
         "pingpong": pingpong,
         "store": store,
@@ -177,7 +178,7 @@ NARROW = {
 
 PAIR_B, PAIR_A = {"cluster": (2, 1, 1)}, {"cluster": (1, 2, 1)}  # what two blocks share
 HALVES, QUARTERS = {"cluster": (1, 1, 2)}, {"cluster": (1, 1, 4)}  # of K
-FEW, PINGPONG = {"a_box": 16, "prefetch_b": True}, {"pingpong": True}
+FEW, PINGPONG = {"few": True}, {"pingpong": True}
 STREAM, DIRECT = {"stream_k": True}, {"store": "direct"}
 # By the bytes of an element and a tile's rows and columns: a name, and what is not as usual.
 FORMS: dict[int, dict[tuple[int, int], tuple[str, dict]]] = {
@@ -535,10 +536,11 @@ def test_bytes_do_not_depend_on_the_process(compiled):
             {"tile": (64, 64, 64), "stream_k": True, "prefetch_b": True},
             "prefetch_b: got True with stream_k, which waits for a fill, want False",
         ),
-        ({"a_box": 32}, "a_box: got 32, want one of 16, 64, 128"),
-        ({"a_box": 64}, "a_box: got 64 for tile (128, 256, 64), want the tile's rows"),
-        ({"a_box": 16, "a_major": "m"}, "a_box: got 16 for tile (128, 256, 64), want the tile's"),
-        ({"a_box": 16, "cluster": [1, 2, 1]}, "a_box: got 16 for tile (128, 256, 64), want the"),
+        ({"a_box": 48}, "a_box: got 48, want one of 16, 32, 64, 128"),
+        ({"a_box": 64}, "a_box: got 64 for tile (128, 256, 64), want the tile's rows, or 32"),
+        ({"a_box": 16}, "a_box: got 16 for tile (128, 256, 64), want the tile's rows, or 32"),
+        ({"a_box": 32, "a_major": "m"}, "a_box: got 32 for tile (128, 256, 64), want the tile's"),
+        ({"a_box": 32, "cluster": [1, 2, 1]}, "a_box: got 32 for tile (128, 256, 64), want the"),
         ({"a_dtype": "FLOAT"}, "a_dtype: got 'FLOAT', want one of BFLOAT16, HALF, FP8_E4M3, FP8"),
         ({"b_dtype": "HALF"}, "b_dtype: got 'HALF', want one of BFLOAT16"),
         ({"a_major": "n"}, "a_major: got 'n', want one of k, m"),

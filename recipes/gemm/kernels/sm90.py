@@ -20,9 +20,9 @@ Pipelines:
   tiles, and one of each lane that copies scales, when its copies (cp.async) are there. Empty: one
   arrival per math warp of a tile, of every CTA that gets this CTA's multicast. With a cluster
   (2, 1, 1) two CTAs share B and each loads half of it for both; (1, 2, 1) shares A. ``a_box`` rows
-  of A are a load: all of the tile's, or 16, where those outside the matrix, which take longer than
-  others, are not loaded. Rows of the tile that are not there hold anything: what is computed of
-  them is never stored.
+  of A are a load: all of the tile's, or a quarter of them, where loads of rows outside the matrix,
+  which take longer than others, are left out. Rows of the tile that are not there hold anything:
+  what is computed of them is never stored.
 * exchange: with a cluster (1, 1, W) its CTAs split K. Each writes its sums of the columns that
   another finishes into that one's shared memory; one barrier per CTA counts the bytes.
 * stores: each math warpgroup has ``SLOTS`` staging slots of 64 rows x 128 bytes of its own and one

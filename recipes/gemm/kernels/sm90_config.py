@@ -47,7 +47,8 @@ TILES = {
     for bits in (16, 8)
 }
 CLUSTERS = ((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (1, 1, 4))
-A_BOXES = (16, 64, 128)
+A_BOXES = (16, 32, 64, 128)
+A_PARTS = 4  # loads of the rows of a tile, where it may have fewer
 
 
 @dataclass(frozen=True)
@@ -136,8 +137,10 @@ class Config:
         may_be_part = self.a_major == "k" and self.cluster[1] == 1
         if self.prefetch_b and self.stream_k:
             return "prefetch_b: got True with stream_k, which waits for a fill, want False"
-        if self.a_box != self.tile[0] and not (self.a_box == A_BOXES[0] and may_be_part):
-            return f"a_box: got {self.a_box} for tile {self.tile}, want the tile's rows"
+        part = self.tile[0] // A_PARTS
+        if self.a_box != self.tile[0] and not (self.a_box == part and may_be_part):
+            other = f", or {part}" if may_be_part else ""
+            return f"a_box: got {self.a_box} for tile {self.tile}, want the tile's rows{other}"
         return None
 
     @property
