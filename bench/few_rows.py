@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import math
-import statistics
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -140,10 +139,10 @@ def columns_of(rows: int, config: Any) -> tuple[int, int]:
 def operands_of(size: int, products: int, m: int, n: int, k: int, pool: Any) -> list[Any]:
     """Sets of (A, each B, what else the graph has, Y), the B as they lie in the pool."""
     import torch
-    from shapes import operand_sets
+    from replay import sets_for
 
     each = products * n * k
-    count = min(operand_sets(1, m, products * n, k * size // 2), pool.numel() // each)
+    count = min(sets_for(size * (m * k + each) + 2 * m * n), pool.numel() // each)
     a = torch.randn(1, m, k, device="cuda").to(pool.dtype)
     sets = []
     for i in range(count):
@@ -157,7 +156,7 @@ def operands_of(size: int, products: int, m: int, n: int, k: int, pool: Any) -> 
 def time_of(plan: Any, sets: list[Any]) -> float:
     """Microseconds of a launch."""
     import torch
-    from shapes import replays
+    from replay import launcher, medians, relative_error
 
     output = next(o["uid"] for o in plan.table["operands"] if o["kind"] == "output")
     matrices = ("B",) if "B" in plan.uids else ("Bg", "Bu")
@@ -168,9 +167,7 @@ def time_of(plan: Any, sets: list[Any]) -> float:
         named = {uid: given[name] for name, uid in plan.uids.items() if name in given}
         bound.append(named | {output: y})
 
-    def launch(index: int) -> None:
-        plan.execute(bound[index], stream=torch.cuda.current_stream().cuda_stream)
-
+    launch = launcher(plan, bound)
     a, bs, scales, y = sets[0]
     y.fill_(math.nan)
     launch(0)
@@ -179,13 +176,12 @@ def time_of(plan: Any, sets: list[Any]) -> float:
         want = torch.nn.functional.silu(want) * other
     if "a_scale" in plan.uids:
         want = want * (scales[0, 0, 0, 0] * scales[1, 0, 0, 0])
-    error = float(((y[0].float() - want).norm() / want.norm()).item())
+    error = relative_error(y[0], want)
     if not error < ERROR:
         shape = f"{a.shape[1]} x {y.shape[2]} x {a.shape[2]}"
         message = f"{plan.engine} {plan.knobs} of {shape}: error {error}, want below {ERROR}"
         raise SystemExit(message)
-    timer = replays(launch, len(sets))
-    return statistics.median([timer() for _ in range(ROUNDS)])
+    return medians([launch], len(sets), ROUNDS)[0]
 
 
 def points_of(timed: Callable[[int, int], float], rows: int, config: Any) -> Any:

@@ -1,10 +1,10 @@
-"""Stored plans of grouped matmuls beside torch: TFLOP/s and TB/s, medians of interleaved launches.
+"""Stored plans of grouped matmuls beside torch: TFLOP/s and TB/s, medians of replays in turns.
 
     python bench/grouped.py --store STORE
 
 Each stands beside ``torch._grouped_mm`` (FP8: ``torch._scaled_grouped_mm`` with scales of 1), if
-this torch has it, and beside a matmul for each expert that has rows, in one CUDA graph whose groups
-are known when it is captured. Rows choose their experts at random, anew in every operand set. Bytes
+this torch has it, and beside a matmul for each expert that has rows, whose groups are known when
+its CUDA graph is captured. Rows choose their experts at random, anew in every operand set. Bytes
 are those of touched weights, tokens and results, each once. Errors are relative to fp32.
 """
 
@@ -13,18 +13,17 @@ from __future__ import annotations
 import argparse
 import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-from gemm import L2_BYTES, MAX_SETS, ROUNDS, launcher, time_in_turns
+from replay import ROUNDS, Launch, launcher, medians, sets_for
 
 from cudnn_aot import runtime
 from cudnn_aot.cache.reader import StoreReader
 
 NAME = re.compile(r"bench_grouped_(bf16|fp8)_(\d+)x(\d+)x(\d+)x(\d+)\Z")
 DTYPES = {"bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn}
-Launch = Callable[[int], object]
 
 
 @dataclass(frozen=True)
@@ -72,16 +71,13 @@ class Operands:
 def operand_sets(kind: str, experts: int, rows: int, n: int, k: int) -> list[Operands]:
     """Enough that going round them misses L2."""
     size = DTYPES[kind].itemsize * (rows * k + min(rows, experts) * n * k) + 2 * rows * n
-    count = min(MAX_SETS, max(2, -(-2 * L2_BYTES // size)))
-    return [Operands.random(kind, experts, rows, n, k) for _ in range(count)]
+    return [Operands.random(kind, experts, rows, n, k) for _ in range(sets_for(size))]
 
 
-def grouped_mm(each: Operands) -> torch.Tensor:
+def grouped_mm(each: Operands, scales: Sequence[torch.Tensor]) -> torch.Tensor:
     weight, ends = each.weight.transpose(1, 2), each.offsets[1:]
     if each.token.dtype is torch.bfloat16:
         return torch._grouped_mm(each.token, weight, offs=ends)
-    experts, n = each.weight.shape[:2]
-    scales = [torch.ones(shape, device="cuda") for shape in ((len(each.token),), (experts, n))]
     return torch._scaled_grouped_mm(
         each.token, weight, *scales, offs=ends, out_dtype=torch.bfloat16, use_fast_accum=False
     )
@@ -101,32 +97,20 @@ def one_by_one(each: Operands, y: torch.Tensor, one: torch.Tensor) -> None:
             )
 
 
-def captured(sets: Sequence[Operands], y: torch.Tensor) -> Launch:
-    """A graph of a matmul per group for each operand set; all write ``y``."""
-    one, graphs = torch.ones((), device="cuda"), []
-    for each in sets:
-        one_by_one(each, y, one)  # what a capture may not do first
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            one_by_one(each, y, one)
-        graphs.append(graph)
-    return lambda index: graphs[index].replay()
-
-
 def rivals(sets: Sequence[Operands]) -> Iterator[tuple[str, float, Launch]]:
     """By name: the relative error, and a launch on one of the sets."""
     first = sets[0]
+    experts, n = first.weight.shape[:2]
+    scales = [torch.ones(shape, device="cuda") for shape in ((len(first.token),), (experts, n))]
     try:
-        error = first.relative_error(grouped_mm(first))
-        yield "grouped_mm", error, lambda index: grouped_mm(sets[index])
+        error = first.relative_error(grouped_mm(first, scales))
+        yield "grouped_mm", error, lambda index: grouped_mm(sets[index], scales)
     except (AttributeError, RuntimeError, ValueError) as error:  # not in this torch
         print(f"grouped_mm: {str(error).splitlines()[0]}")
     try:
-        y = torch.empty_like(first.y)
-        replay = captured(sets, y)
-        replay(0)
-        yield "one by one", first.relative_error(y), replay
+        y, one = torch.empty_like(first.y), torch.ones((), device="cuda")
+        one_by_one(first, y, one)
+        yield "one by one", first.relative_error(y), lambda index: one_by_one(sets[index], y, one)
     except (RuntimeError, ValueError) as error:
         print(f"one by one: {str(error).splitlines()[0]}")
 
@@ -150,11 +134,11 @@ def measure(plan: runtime.Plan, name: str, kind: str, shape: Sequence[int]) -> N
     if not error < 1e-2:
         raise SystemExit(f"{name}: relative error {error}, want below 1e-2")
     table: list[tuple[str, float, Launch]] = [("ours", error, ours), *rivals(sets)]
-    times = time_in_turns([launch for _, _, launch in table], len(sets))
-    flops, moved = 2e-9 * rows * n * k, sum(each.bytes_moved() for each in sets) / len(sets) * 1e-9
-    for (label, error, _), ms in zip(table, times, strict=True):
-        print(f"{name if label == 'ours' else '':<42}{label:<12}{ms * 1e3:9.1f}{flops / ms:9.1f}"
-              f"{moved / ms:8.2f}{ms / times[0]:8.3f}{error:10.1e}")  # fmt: skip
+    times = medians([launch for _, _, launch in table], len(sets))
+    flops, moved = 2e-6 * rows * n * k, sum(each.bytes_moved() for each in sets) / len(sets) * 1e-6
+    for (label, error, _), us in zip(table, times, strict=True):
+        print(f"{name if label == 'ours' else '':<42}{label:<12}{us:9.1f}{flops / us:9.1f}"
+              f"{moved / us:8.2f}{us / times[0]:8.3f}{error:10.1e}")  # fmt: skip
     knobs = ", ".join(f"{knob}={value}" for knob, value in sorted(plan.knobs.items()))
     print(f"    {plan.engine}[{knobs}]", flush=True)
 
@@ -167,7 +151,7 @@ def main() -> None:
     torch.manual_seed(0)
     torch.backends.cuda.matmul.allow_tf32 = False
     reader, store = StoreReader(given.store), runtime.open(given.store, target="h200")
-    print(f"{torch.cuda.get_device_name()}, median of {ROUNDS} interleaved launches")
+    print(f"{torch.cuda.get_device_name()}, median of {ROUNDS} replays in turns")
     print(f"{'graph: experts x rows x N x K':<42}{'':<12}{'us':>9}{'TF/s':>9}{'TB/s':>8}"
           f"{'ratio':>8}{'error':>10}")  # fmt: skip
     for name in sorted(name for target, name in reader.names() if target == "h200"):

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +36,7 @@ OTHERS = (
     (128, 128, 1024, 1024),
 )
 SHAPES = SQUARES + PROJECTIONS + OTHERS
-
-ROUNDS, MAX_LAUNCHES, MAX_SETS = 15, 100, 16
-MEASUREMENT_US = 1000.0  # what one measurement takes at least, by launching more often
+NAME = re.compile(r"(?:shape|bench)_(?:(\d+)x)?(\d+)x(\d+)x(\d+)\Z")
 
 
 def write_graphs(folder: Path) -> None:
@@ -52,55 +51,20 @@ def write_graphs(folder: Path) -> None:
         (folder / f"{graph.name}.json").write_text(graph_json.dumps(graph))
 
 
-def replays(launch: Callable[[int], None], sets: int) -> Callable[[], float]:
-    """What gives the microseconds of a launch, each time it is called."""
-    import torch
-
-    def timed(work: Callable[[], None], count: int) -> float:
-        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        work()
-        stop.record()
-        torch.cuda.synchronize()
-        return float(1e3 * start.elapsed_time(stop) / count)
-
-    for index in range(sets):
-        launch(index)
-    once = timed(lambda: launch(0), 1)
-    count = max(1, min(MAX_LAUNCHES, math.ceil(MEASUREMENT_US / once)))
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for index in range(count):
-            launch(index % sets)
-    timed(graph.replay, count)
-    return lambda: timed(graph.replay, count)
-
-
-def operand_sets(batch: int, m: int, n: int, k: int) -> int:
-    """How many sets of A, B and a result it takes that going round them misses L2."""
-    import torch
-
-    l2_bytes = torch.cuda.get_device_properties(0).L2_cache_size
-    return int(min(MAX_SETS, max(2, -(-2 * l2_bytes // (2 * batch * (m * k + n * k + m * n))))))
-
-
 def time_pair(plan: Any, uids: tuple[int, int, int], shape: tuple[int, ...]) -> list[float]:
     """Median microseconds of ours and of cuBLAS, and the relative error of ours."""
     import torch
+    from replay import launcher, medians, relative_error, sets_for
 
     batch, m, n, k = shape
-    count = operand_sets(batch, m, n, k)
+    count = sets_for(2 * batch * (m * k + n * k + m * n))
     sets = []
     for _ in range(count):
         a = torch.randn(batch, m, k, device="cuda", dtype=torch.bfloat16)
         b = torch.randn(batch, n, k, device="cuda", dtype=torch.bfloat16).transpose(1, 2)
         y = torch.full((batch, m, n), math.nan, device="cuda", dtype=torch.bfloat16)
         sets.append((a, b, y))
-    workspace = torch.empty(plan.workspace_bytes(), device="cuda", dtype=torch.uint8)
-    bound = [dict(zip(uids, operands, strict=True)) for operands in sets]
-
-    def ours(index: int) -> None:
-        plan.execute(bound[index], workspace, stream=torch.cuda.current_stream().cuda_stream)
+    ours = launcher(plan, [dict(zip(uids, operands, strict=True)) for operands in sets])
 
     def cublas(index: int) -> None:
         a, b, y = sets[index]
@@ -108,22 +72,30 @@ def time_pair(plan: Any, uids: tuple[int, int, int], shape: tuple[int, ...]) -> 
 
     ours(0)
     a, b, y = sets[0]
-    expected = a.float() @ b.float()
-    error = float(((y.float() - expected).norm() / expected.norm()).item())
-    del expected
-    timers = [replays(ours, count), replays(cublas, count)]
-    times = [[timer() for timer in timers] for _ in range(ROUNDS)]
-    return [statistics.median(column) for column in zip(*times, strict=True)] + [error]
+    error = relative_error(y, a.float() @ b.float())
+    return [*medians((ours, cublas), count), error]
+
+
+def in_order(names: list[str]) -> Iterator[tuple[tuple[int, ...], str]]:
+    """Batch, M, N, K and the name of each plain matmul among graphs, those of `SHAPES` first."""
+    named = {}
+    for name in names:
+        if match := NAME.match(name):
+            named[tuple(int(extent or 1) for extent in match.groups())] = name
+    for shape in (*SHAPES, *sorted(set(named) - set(SHAPES))):
+        if shape in named:
+            yield shape, named[shape]
 
 
 def copy_bandwidth() -> float:
     """GB/s read and written by a device copy."""
     import torch
+    from replay import medians
 
     source = torch.randn(1 << 28, device="cuda")
     target = torch.empty_like(source)
-    timer = replays(lambda _: torch.mul(source, 1.0, out=target), 1)  # type: ignore[func-returns-value]
-    return 2e-3 * source.nbytes / statistics.median([timer() for _ in range(ROUNDS)])
+    (us,) = medians([lambda _: torch.mul(source, 1.0, out=target)], 1)
+    return 2e-3 * source.nbytes / us
 
 
 def compare(path: str) -> None:
@@ -134,16 +106,13 @@ def compare(path: str) -> None:
 
     torch.backends.cuda.matmul.allow_tf32 = False
     store = runtime.open(path, target="h200")
-    stored = {name for target, name in StoreReader(path).names() if target == "h200"}
+    names = [name for target, name in StoreReader(path).names() if target == "h200"]
     copied = copy_bandwidth()
     print(f"{torch.cuda.get_device_name()}; a copy moves {copied:.0f} GB/s")
     print(f"{'L x M x N x K':>26}{'ours us':>10}{'cuBLAS us':>11}{'ratio':>7}{'TFLOP/s':>9}"
           f"{'of copy':>9}{'error':>9}  plan")  # fmt: skip
     ratios = []
-    for shape in SHAPES:
-        name = "shape_" + "x".join(map(str, shape))
-        if name not in stored:
-            continue
+    for shape, name in in_order(names):
         plan = store.plan(name)
         output = next(o["uid"] for o in plan.table["operands"] if o["kind"] == "output")
         ours, cublas, error = time_pair(plan, (plan.uids["A"], plan.uids["B"], output), shape)

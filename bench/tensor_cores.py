@@ -1,4 +1,4 @@
-"""Stored plans of FP8 and fused matmuls beside torch: TFLOP/s, medians of interleaved launches.
+"""Stored plans of FP8 and fused matmuls beside torch: TFLOP/s, medians of replays in turns.
 
     python bench/tensor_cores.py --store STORE [--compile]
 
@@ -7,7 +7,7 @@ FP8 stands beside ``torch._scaled_mm`` with sums as exact as it gives them and w
 a gated FFN ``silu(a @ gate) * (a @ up)``, a bias with GELU, a residual matrix, and a result in FP8
 with its largest magnitude beside torch as it is and, with ``--compile``,
 ``torch.compile(mode="max-autotune")``, these three beside the matmul alone too, the last also
-beside ours. Random data, CUDA events behind a filled queue, operand sets rotated so that small
+beside ours. Random data; CUDA graphs of launches that go round sets of operands, so that small
 matrices do not stay in L2. Errors are relative to fp32.
 """
 
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from gemm import L2_BYTES, MAX_SETS, ROUNDS, launcher, time_in_turns
+from replay import ROUNDS, launcher, medians, relative_error, sets_for
 
 from cudnn_aot import runtime
 from cudnn_aot.cache.reader import StoreReader
@@ -40,7 +40,7 @@ def operand_sets(kind: str, m: int, n: int, k: int) -> list[Operands]:
     matrices = {"A": (m, k)} | {b: (n, k) for b in (["Bg", "Bu"] if "gated" in kind else ["B"])}
     size = dtype.itemsize * (m * k + (len(matrices) - 1) * n * k) + 2 * m * n
     sets = []
-    for _ in range(min(MAX_SETS, max(2, -(-2 * L2_BYTES // size)))):
+    for _ in range(sets_for(size)):
         each = {}
         for name, shape in matrices.items():
             scale = 1.0 if name == "A" or dtype is FP8 else k**-0.5
@@ -48,6 +48,8 @@ def operand_sets(kind: str, m: int, n: int, k: int) -> list[Operands]:
         if kind == "fp8":
             each["a_scale"] = torch.full((1,), 0.5, device="cuda")
             each["b_scale"] = torch.full((1,), 0.25, device="cuda")
+        if kind == "gated_fp8":
+            each["one"] = torch.ones((), device="cuda")
         if kind == "block":
             each["a_scale"] = torch.rand(k // BLOCK, m, device="cuda").t() + 0.25
             each["b_scale"] = torch.rand(n // BLOCK, k // BLOCK, device="cuda") + 0.25
@@ -108,9 +110,10 @@ def gated(x: Operands) -> torch.Tensor:
 
 
 def gated_fp8(x: Operands) -> torch.Tensor:
-    one = torch.ones((), device="cuda")
     products = [
-        torch._scaled_mm(x["A"], b.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+        torch._scaled_mm(
+            x["A"], b.t(), scale_a=x["one"], scale_b=x["one"], out_dtype=torch.bfloat16
+        )
         for b in (x["Bg"], x["Bu"])
     ]
     return torch.nn.functional.silu(products[0]) * products[1]
@@ -148,10 +151,6 @@ def rivals(kind: str, compiled: bool) -> Iterator[tuple[str, Function]]:
         yield "max-autotune", torch.compile(function, mode="max-autotune-no-cudagraphs")
 
 
-def relative_error(got: torch.Tensor, want: torch.Tensor) -> float:
-    return ((got.float() - want).norm() / want.norm()).item()
-
-
 def bound(plan: Any, each: Operands) -> dict[int, object]:
     """By uid; addresses, since not every torch gives 8-bit floats a DLPack type."""
     return {plan.uids[name]: value.data_ptr() for name, value in each.items() if name in plan.uids}
@@ -171,7 +170,7 @@ def main() -> None:
     torch.backends.cuda.matmul.allow_tf32 = False
     reader, store = StoreReader(given.store), runtime.open(given.store, target="h200")
     names = sorted(name for target, name in reader.names() if target == "h200")
-    print(f"{torch.cuda.get_device_name()}, median of {ROUNDS} interleaved launches")
+    print(f"{torch.cuda.get_device_name()}, median of {ROUNDS} replays in turns")
     print(f"{'graph':<34}{'':<18}{'us':>9}{'TF/s':>9}{'ratio':>8}{'error':>10}")
     for name, match in ((name, NAME.match(name)) for name in names):
         if match is None:
@@ -202,11 +201,11 @@ def main() -> None:
         if not rows[0][1] < limit:
             raise SystemExit(f"{name}: relative error {rows[0][1]}, want below {limit}")
         del want
-        times = time_in_turns(launches, len(sets))
-        flops = 2e-9 * m * n * k * (2 if "gated" in kind else 1)
-        for (label, error), ms in zip(rows, times, strict=True):
-            print(f"{name if label == 'ours' else '':<34}{label:<18}{ms * 1e3:9.1f}"
-                  f"{flops / ms:9.1f}{ms / times[0]:8.3f}{error:10.1e}")  # fmt: skip
+        times = medians(launches, len(sets))
+        flops = 2e-6 * m * n * k * (2 if "gated" in kind else 1)
+        for (label, error), us in zip(rows, times, strict=True):
+            print(f"{name if label == 'ours' else '':<34}{label:<18}{us:9.2f}"
+                  f"{flops / us:9.1f}{us / times[0]:8.3f}{error:10.1e}")  # fmt: skip
         knobs = ", ".join(f"{knob}={value}" for knob, value in sorted(plan.knobs.items()))
         print(f"    {plan.engine}[{knobs}]")
 

@@ -20,8 +20,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from shapes import operand_sets, replays
-
 from cudnn_aot.compiler.planning.tuning import read_entries
 
 # (N, K) of the projections: qkv, o, gate and up in one, down.
@@ -50,8 +48,9 @@ def write_graphs(folder: Path) -> None:
 
 def cublas_us(m: int, n: int, k: int) -> float:
     import torch
+    from replay import medians, sets_for
 
-    count = operand_sets(1, m, n, k)
+    count = sets_for(2 * (m * k + n * k + m * n))
     sets = []
     for _ in range(count):
         a = torch.randn(m, k, device="cuda", dtype=torch.bfloat16)
@@ -62,8 +61,7 @@ def cublas_us(m: int, n: int, k: int) -> float:
         a, b, y = sets[index]
         torch.matmul(a, b, out=y)
 
-    timer = replays(launch, count)
-    return statistics.median(timer() for _ in range(REPLAYS))
+    return medians([launch], count, REPLAYS)[0]
 
 
 def compare(entries: list[dict[str, Any]]) -> None:

@@ -74,7 +74,7 @@ if ((bench)); then
 fi
 step 'GPU tests' "$python" -m pytest -q -m gpu tests/gpu "$@"
 if ((bench)); then
-  for script in bench/gemm.py bench/tensor_cores.py bench/launch.py; do
+  for script in bench/shapes.py bench/tensor_cores.py bench/launch.py; do
     step "$script" "$python" "$script" --store "$folder/store"
   done
   step bench/grouped.py "$python" bench/grouped.py --store "$folder/grouped"
