@@ -95,6 +95,18 @@ _TAIL = (
 )
 
 
+# x erfc(x / sqrt 2) / 2 is x t exp(-x^2 / 2) times this polynomial in t = 1 / (1 + GELU_SCALE x),
+# x >= 0, with an absolute error of 4e-8.
+GELU_SCALE = 0.339
+GELU_TAIL = (
+    0.1285571200231748,
+    0.18817674027818695,
+    -0.04572243975569131,
+    0.3359517481805642,
+    -0.10696522925117542,
+)
+
+
 class Machine:
     """What both machines spell alike. The DSL lowers these to libdevice on the GPU and to libm on
     the host, a few ulps off at most on the whole range.
@@ -221,6 +233,16 @@ class Device(Machine):
         tail = tail * t * cute.math.exp2(x * x * -math.log2(math.e), fastmath=True)
         return self.select(x < 0.0, 1.0 - tail, tail)
 
+    def gelu(self, x: Any) -> Any:
+        """As exact as ``x (1 + erf(x / sqrt 2)) / 2`` in fp32: absolute error 4e-7."""
+        a = cute.math.absf(x)
+        t = self.reciprocal(a * GELU_SCALE + 1.0)
+        tail = t * GELU_TAIL[-1] + GELU_TAIL[-2]
+        for coefficient in reversed(GELU_TAIL[:-2]):
+            tail = tail * t + coefficient
+        bell = cute.math.exp2(x * (-0.5 * math.log2(math.e)) * x, fastmath=True)
+        return (0.5 - tail * t * bell) * a + x * 0.5
+
 
 class Host(Machine):
     """Spelling of the CPU: scalars; nothing but operators, libm and integer bitcasts (no
@@ -269,6 +291,9 @@ class Host(Machine):
         half = Float64(0.5) * t * cute.math.exp(tail - a * a)
         return Float64(cutlass.select_(x < Float64(0.0), Float64(1.0) - half, half)).to(Float32)
 
+    def gelu(self, x: Any) -> Any:
+        return x * self.half_erfc(x * -math.sqrt(0.5))
+
 
 DEVICE = Device()
 HOST = Host()
@@ -305,7 +330,7 @@ def _bump(m: Any, z: Any, value: Any) -> Any:
 
 
 def _gelu(m: Any, x: Any) -> Any:
-    return x * m.half_erfc(x * -math.sqrt(0.5))
+    return m.gelu(x)
 
 
 def _gelu_slope(m: Any, x: Any) -> Any:
