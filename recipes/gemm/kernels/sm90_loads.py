@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import cutlass
 import cutlass.cute as cute
@@ -11,7 +12,7 @@ from cutlass import Float32, Int32, Int64
 from cutlass.cute.nvgpu import cpasync
 
 from cudnn_aot.recipes.gemm.kernels import epilogue as device_epilogue
-from cudnn_aot.recipes.gemm.kernels.raster import Run, Segment
+from cudnn_aot.recipes.gemm.kernels.raster import Walk
 from cudnn_aot.recipes.gemm.kernels.sm90_config import (
     PREFETCHED_K_TILES,
     SCALES_LAG,
@@ -20,22 +21,14 @@ from cudnn_aot.recipes.gemm.kernels.sm90_config import (
 )
 
 
-def segment_of(
-    config: Config,
-    item: Int32,
-    run: Run | None,
-    place: tuple[Int32, Int32, Int32],
-    k_tiles: Int32,
-) -> Segment:
-    """The tile of an item, by its number, and its k tiles: all, or a CTA's share."""
-    if run is not None:
-        return run.segment(item)
-    if config.cluster[2] == 1:
-        return Segment(item, Int32(0), k_tiles)
-    split, splits = place[2], Int32(config.cluster[2])
-    share, extra = k_tiles // splits, k_tiles % splits
-    begin = split * share + cutlass.min(split, extra)
-    return Segment(item, begin, begin + share + Int32(split < extra))
+class Operand(NamedTuple):
+    """A or a B: the atom of TMA, the matrix as that sees it (rows, k, batch), and the stages in
+    shared memory (rows, k, stage).
+    """
+
+    tma: cute.CopyAtom
+    matrix: cute.Tensor
+    stages: cute.Tensor
 
 
 class Loads:
@@ -44,93 +37,79 @@ class Loads:
     def __init__(self, config: Config):
         self.config = config
 
-    def multicast_masks(self, cluster_layout: cute.Layout, coordinate: tuple) -> tuple[Any, Any]:
+    def multicast_masks(self, place: tuple[Int32, ...]) -> tuple[Any, Any]:
         """Which CTAs of the cluster receive this CTA's slices of A (same rows) and of B."""
+        layout, coordinate = cute.make_layout((*self.config.cluster, 1)), (*place, 0)
         mask_a = mask_b = 0
         if self.config.cluster[1] > 1:
-            mask_a = cute.make_layout_image_mask(cluster_layout, coordinate, mode=1)
+            mask_a = cute.make_layout_image_mask(layout, coordinate, mode=1)
         if self.config.cluster[0] > 1:
-            mask_b = cute.make_layout_image_mask(cluster_layout, coordinate, mode=0)
+            mask_b = cute.make_layout_image_mask(layout, coordinate, mode=0)
         return mask_a, mask_b
 
-    def parts_of_b(self, operands_b, place) -> list[Any]:
+    def parts_of_b(self, bs: Sequence[Operand], place: tuple[Int32, ...]) -> list[Any]:
         """What TMA moves of each B: shared memory (a load, stage), matrix (a load, n, k, batch)."""
         _, tile_n, tile_k = self.config.tile
         return [
             cpasync.tma_partition(
-                tma_b,
+                b.tma,
                 place[0],
                 cute.make_layout(self.config.cluster[0]),
-                cute.group_modes(s_b, 0, 2),
-                cute.group_modes(cute.local_tile(b, (tile_n, tile_k), (None, None, None)), 0, 2),
+                cute.group_modes(b.stages, 0, 2),
+                cute.group_modes(
+                    cute.local_tile(b.matrix, (tile_n, tile_k), (None, None, None)), 0, 2
+                ),
             )
-            for tma_b, b, s_b in operands_b
+            for b in bs
         ]
 
     @cute.jit
-    def prefetch_b(self, operands_b, raster, place, first, k_tiles):
+    def prefetch_b(self, bs: Sequence[Operand], walk: Walk):
         """Bring the first k tiles of B to L2, where it is of no account who writes them when."""
-        if first < raster.items:
-            segment = segment_of(self.config, first, None, place, k_tiles)
-            tile, begin, end = raster.locate(segment.tile, place), segment.begin, segment.end
-            parts = self.parts_of_b(operands_b, place)
-            for k in range(begin, cutlass.min(begin + PREFETCHED_K_TILES, end)):
-                for (tma_b, b, _), (_, from_b) in zip(operands_b, parts, strict=True):
-                    batch = cutlass.min(tile.batch, b.shape[2] - 1)
-                    cute.prefetch(tma_b, from_b[None, tile.n, k, batch])
+        if walk.first < walk.stop:
+            segment = walk.segment(walk.first)
+            tile, begin = walk.tile(segment), segment.begin
+            parts = self.parts_of_b(bs, walk.place)
+            for k in range(begin, cutlass.min(begin + PREFETCHED_K_TILES, segment.end)):
+                for b, (_, from_b) in zip(bs, parts, strict=True):
+                    batch = cutlass.min(tile.batch, b.matrix.shape[2] - 1)
+                    cute.prefetch(b.tma, from_b[None, tile.n, k, batch])
 
     @cute.jit
-    def produce(
-        self,
-        pipe,
-        operand_a,
-        operands_b,
-        masks,
-        aux,
-        raster,
-        run,
-        place,
-        first,
-        step,
-        k_tiles,
-        extents,
-    ):
+    def produce(self, pipe, a: Operand, bs: Sequence[Operand], walk: Walk, aux, extents):
         """Producer warp: fill the operand stages of every item of this CTA, in order."""
         tile_m, tile_n, tile_k = self.config.tile
         row_bytes = tile_k * self.config.a_dtype.width // 8
-        tma_a, a, s_a = operand_a
+        masks = self.multicast_masks(walk.place)
         a_box = self.config.a_box
-        boxes_of_a = cute.local_tile(s_a, (a_box, tile_k), (None, 0, None))
+        boxes_of_a = cute.local_tile(a.stages, (a_box, tile_k), (None, 0, None))
         to_a, from_a = cpasync.tma_partition(
-            tma_a,
-            place[1],
+            a.tma,
+            walk.place[1],
             cute.make_layout(self.config.cluster[1]),
             cute.group_modes(boxes_of_a, 0, 2),
-            cute.group_modes(cute.local_tile(a, (a_box, tile_k), (None, None, None)), 0, 2),
+            cute.group_modes(cute.local_tile(a.matrix, (a_box, tile_k), (None, None, None)), 0, 2),
         )
-        parts_b = self.parts_of_b(operands_b, place)
+        parts_b = self.parts_of_b(bs, walk.place)
         state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, self.config.stages)
-        stop = raster.items
-        if cutlass.const_expr(self.config.stream_k):
-            first, stop, step = 0, run.items, 1
-        for item in range(first, stop, step):
-            segment = segment_of(self.config, item, run, place, k_tiles)
-            tile, begin, end = raster.locate(segment.tile, place), segment.begin, segment.end
-            batch_a = cutlass.min(tile.batch, a.shape[2] - 1)
+        for item in range(walk.first, walk.stop, walk.step):
+            segment = walk.segment(item)
+            tile = walk.tile(segment)
+            batch_a = cutlass.min(tile.batch, a.matrix.shape[2] - 1)
             tile_a = from_a[None, None, None, batch_a]
             tiles_b = [
-                from_b[None, tile.n, None, cutlass.min(tile.batch, b.shape[2] - 1)]
-                for (_, b, _), (_, from_b) in zip(operands_b, parts_b, strict=True)
+                from_b[None, tile.n, None, cutlass.min(tile.batch, b.matrix.shape[2] - 1)]
+                for b, (_, from_b) in zip(bs, parts_b, strict=True)
             ]
             first_box = tile.m * (tile_m // a_box)
             # A box outside the matrix takes longer than one inside. Where none is loaded, rows keep
             # what they held: their results are never stored.
             boxes = Int32(1)
             if cutlass.const_expr(a_box < tile_m):
-                rows = cutlass.min(a.shape[0] - tile.m * tile_m, tile_m)
+                rows = cutlass.min(a.matrix.shape[0] - tile.m * tile_m, tile_m)
                 boxes = cutlass.max(cute.ceil_div(rows, a_box), 0)
             # What is unrolled by itself has the same instructions for each k tile, many times over.
-            for k in cutlass.range(begin, end, unroll=1):
+            for k in cutlass.range(segment.begin, segment.end, unroll=1):
                 full = pipe.producer_get_barrier(state)
                 if cutlass.const_expr(a_box == tile_m):
                     pipe.producer_acquire(state)
@@ -141,15 +120,15 @@ class Loads:
                         cute.arch.mbarrier_arrive_and_expect_tx(full, brought)
                 for box in range(boxes):
                     cute.copy(
-                        tma_a,
+                        a.tma,
                         tile_a[None, first_box + box, k],
                         to_a[None, box, state.index],
                         tma_bar_ptr=full,
                         mcast_mask=masks[0],
                     )
-                for p in cutlass.range_constexpr(len(operands_b)):
+                for p in cutlass.range_constexpr(len(bs)):
                     cute.copy(
-                        operands_b[p][0],
+                        bs[p].tma,
                         tiles_b[p][None, k],
                         parts_b[p][0][None, state.index],
                         tma_bar_ptr=full,
@@ -171,9 +150,7 @@ class Loads:
         pipe.producer_tail(state)
 
     @cute.jit
-    def produce_scales(
-        self, pipe, scales, s_scales, raster, run, place, first, step, k_tiles, extents
-    ):
+    def produce_scales(self, pipe, scales, s_scales, walk: Walk, extents):
         """Another producer warp: bring the scales of every item's stages, in order."""
         config = self.config
         tile_m, tile_n, tile_k = config.tile
@@ -184,14 +161,13 @@ class Loads:
         # Stages that this warp has not arrived at yet, and the next of them.
         late = Int32(0)
         ready = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-        stop = raster.items
-        if cutlass.const_expr(config.stream_k):
-            first, stop, step = 0, run.items, 1
-        for item in range(first, stop, step):
-            segment = segment_of(self.config, item, run, place, k_tiles)
-            tile, begin, end = raster.locate(segment.tile, place), segment.begin, segment.end
+        for item in range(walk.first, walk.stop, walk.step):
+            segment = walk.segment(item)
+            tile = walk.tile(segment)
             copies = self.copies_of_scales(tensors, tile, extents, lane)
-            for k in range(begin, end):  # kept from being unrolled, it was 5 % slower
+            for k in range(
+                segment.begin, segment.end
+            ):  # kept from being unrolled, it was 5 % slower
                 pipe.sync_object_empty.wait(state.index, state.phase)
                 block = (k // (config.scales.depth // tile_k)).to(Int64)
                 for i in cutlass.range_constexpr(len(copies)):

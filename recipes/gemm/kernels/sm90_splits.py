@@ -48,13 +48,13 @@ class Splits:
         by_thread = cute.make_layout((4, quads), stride=(1, 4 * math_threads))
         rank = cute.arch.block_idx_in_cluster()
         has_rows = view.rows[0] < view.extents[0]
-        pieces = run.walk.pieces(segment.tile)
+        pieces = run.stream_k.pieces(segment.tile)
         others = pieces.count - 1
         is_last = others == 0
         if others > 0:
             mine = run.cluster - pieces.first
             is_behind_two = mine > 1
-            streamed = segment.tile - run.walk.whole
+            streamed = segment.tile - run.stream_k.whole
             counter = counters.iterator + (streamed * config.cluster_size + rank)
             # The flag of the tile before may still be read.
             self.meet(math_threads)

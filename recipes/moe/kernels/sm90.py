@@ -59,7 +59,7 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 import cutlass.pipeline as pipeline
-from cutlass import Boolean, Float32, Int32, Int64
+from cutlass import Boolean, Int32, Int64
 from cutlass.cute.nvgpu import cpasync, warpgroup
 from cutlass.cute.runtime import make_fake_stream
 from cutlass.memory import SmemAllocator
@@ -580,11 +580,8 @@ class Sm90Grouped:
         thread = cute.arch.thread_idx()[0] - WARPGROUP
         group = cute.arch.make_warp_uniform(thread // WARPGROUP)
         tma_outs, tma_targets, outs = stored
-        start, accumulate = self.math.tiled_mma(False), self.math.tiled_mma(True)
-        lane = accumulate.get_slice(group * WARPGROUP)
-        r_a = accumulate.make_fragment_A(lane.partition_A(operands_in_smem[0]))
-        r_b = accumulate.make_fragment_B(lane.partition_B(operands_in_smem[1]))
-        acc = cute.make_rmem_tensor(accumulate.partition_shape_C(config.tile[:2]), Float32)
+        mma = self.math.mma(operands_in_smem[0], operands_in_smem[1:], group)
+        accs = self.math.accumulators(mma)
         read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
         release = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
         item = cute.arch.block_idx()[0]
@@ -596,23 +593,17 @@ class Sm90Grouped:
             k_tiles = self.k_tiles(expert, k)
             if cutlass.const_expr(config.promotes):
                 span = (Int32(0), k_tiles)
-                read, release = self.math.promote(
-                    pipe, start, accumulate, [acc], r_a, [r_b], (), None, span, read, release
-                )
+                read, release = self.math.promote(pipe, mma, accs, (), None, span, read, release)
             else:
                 if k_tiles > 0:
-                    read, release = self.math.accumulate(
-                        pipe, start, accumulate, [acc], r_a, [r_b], k_tiles, read, release
-                    )
+                    read, release = self.math.accumulate(pipe, mma, accs, k_tiles, read, release)
                     warpgroup.wait_group(0)
                     pipe.consumer_release(release)
                     release.advance()
                 else:
-                    acc.fill(0.0)
+                    accs[0].fill(0.0)
             view = self.stores.rows_view(row0, column, end, route, fetched, outs[0], thread, group)
-            self.stores.finish(
-                [acc], [], (staging, None), tma_outs, tma_targets, outs, (), (), view
-            )
+            self.stores.finish(accs, [], (staging, None), tma_outs, tma_targets, outs, (), (), view)
             item = item + step
             walk, tile = self.find(walk, item, offsets, outs[0], groups)
         cute.arch.cp_async_bulk_wait_group(0, read=True)
