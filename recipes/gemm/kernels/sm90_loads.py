@@ -31,11 +31,70 @@ class Operand(NamedTuple):
     stages: cute.Tensor
 
 
+class Copied(NamedTuple):
+    """Where a warp is that copies to stages: how many it has copied to and not arrived at, the next
+    to copy to, and the next to arrive at.
+    """
+
+    late: Int32
+    stage: pipeline.PipelineState
+    ready: pipeline.PipelineState
+
+
+class LateArrivals:
+    """How a warp that copies to stages by cp.async arrives at them: it waits for the copies to one
+    when it has issued those to ``lag`` more, and then one lane arrives. With ``to_wgmma`` what was
+    copied is read through another proxy than cp.async writes it.
+    """
+
+    def __init__(self, stages: int, lag: int, to_wgmma: bool):
+        self.stages, self.lag, self.to_wgmma = stages, lag, to_wgmma
+
+    def start(self) -> Copied:
+        stage, late = self.first(), Int32(0)
+        return Copied(late, stage, self.first())
+
+    def first(self) -> pipeline.PipelineState:
+        return pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, self.stages)
+
+    @cute.jit
+    def commit(self, pipe, copied: Copied):
+        """All copies to a stage are issued: arrive at the one ``lag`` before it."""
+        late, stage, ready = copied
+        cute.arch.cp_async_commit_group()
+        stage.advance()
+        late = late + 1
+        if late > self.lag:
+            cute.arch.cp_async_wait_group(self.lag)
+            self.arrive(pipe, ready)
+            ready.advance()
+            late = late - 1
+        return Copied(late, stage, ready)
+
+    @cute.jit
+    def drain(self, pipe, copied: Copied):
+        """Wait for all copies, and arrive at the stages that are left."""
+        late, _, ready = copied
+        cute.arch.cp_async_wait_group(0)
+        for _ in range(late):
+            self.arrive(pipe, ready)
+            ready.advance()
+
+    @cute.jit
+    def arrive(self, pipe, stage: pipeline.PipelineState):
+        if cutlass.const_expr(self.to_wgmma):
+            cute.arch.fence_proxy("async.shared", space="cta")
+        cute.arch.sync_warp()
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive(pipe.producer_get_barrier(stage))
+
+
 class Loads:
     """Of one configuration."""
 
     def __init__(self, config: Config):
         self.config = config
+        self.scales_arrivals = LateArrivals(config.stages, SCALES_LAG, to_wgmma=False)
 
     def multicast_masks(self, place: tuple[Int32, ...]) -> tuple[Any, Any]:
         """Which CTAs of the cluster receive this CTA's slices of A (same rows) and of B."""
@@ -157,47 +216,26 @@ class Loads:
         tensors = config.scales.of_each(scales)
         lane = cute.arch.lane_idx()
         atom = cute.make_copy_atom(cpasync.CopyG2SOp(), Float32, num_bits_per_copy=32)
-        state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-        # Stages that this warp has not arrived at yet, and the next of them.
-        late = Int32(0)
-        ready = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
+        copied = self.scales_arrivals.start()
         for item in range(walk.first, walk.stop, walk.step):
             segment = walk.segment(item)
             tile = walk.tile(segment)
             copies = self.copies_of_scales(tensors, tile, extents, lane)
-            for k in range(
-                segment.begin, segment.end
-            ):  # kept from being unrolled, it was 5 % slower
-                pipe.sync_object_empty.wait(state.index, state.phase)
+            # Kept from being unrolled, it was 5 % slower.
+            for k in range(segment.begin, segment.end):
+                pipe.sync_object_empty.wait(copied.stage.index, copied.stage.phase)
                 block = (k // (config.scales.depth // tile_k)).to(Int64)
                 for i in cutlass.range_constexpr(len(copies)):
                     tensor, lanes, begins, at = copies[i]
                     if lane < lanes:
                         source = tensor.iterator + (begins + block * tensor.stride[1])
-                        target = s_scales.iterator + s_scales.layout((at, state.index))
+                        target = s_scales.iterator + s_scales.layout((at, copied.stage.index))
                         one = cute.make_layout(1)
                         cute.copy(
                             atom, cute.make_tensor(source, one), cute.make_tensor(target, one)
                         )
-                cute.arch.cp_async_commit_group()
-                state.advance()
-                late = late + 1
-                if late > SCALES_LAG:
-                    cute.arch.cp_async_wait_group(SCALES_LAG)
-                    self.arrive(pipe, ready)
-                    ready.advance()
-                    late = late - 1
-        cute.arch.cp_async_wait_group(0)
-        for _ in range(late):
-            self.arrive(pipe, ready)
-            ready.advance()
-
-    @cute.jit
-    def arrive(self, pipe, ready):
-        """A warp whose copies to a stage are there says so."""
-        cute.arch.sync_warp()
-        with cute.arch.elect_one():
-            cute.arch.mbarrier_arrive(pipe.producer_get_barrier(ready))
+                copied = self.scales_arrivals.commit(pipe, copied)
+        self.scales_arrivals.drain(pipe, copied)
 
     def copies_of_scales(self, tensors, tile, extents, lane: Int32) -> list[tuple[Any, ...]]:
         """Of each copy of a warp: the scales, how many lanes take part, where in memory their
