@@ -72,6 +72,7 @@ from cudnn_aot.recipes.gemm.kernels.sm90_config import (
     WARPGROUP,
     Config,
 )
+from cudnn_aot.recipes.gemm.kernels.sm90_loads import LateArrivals
 from cudnn_aot.recipes.gemm.kernels.sm90_math import Math
 from cudnn_aot.recipes.gemm.kernels.sm90_stores import Stores, View
 from cudnn_aot.recipes.moe.kernels import operands, segments
@@ -216,7 +217,7 @@ class Sm90Grouped:
         self.mode, self.config = mode, config
         self.math, self.stores = Math(config), RowStores(config, mode)
         self.gathers = mode == "GATHER"
-        self.lag = config.stages // 2 - 1
+        self.arrivals = LateArrivals(config.stages, config.stages // 2 - 1, to_wgmma=True)
         self.registers = (
             (GATHER_PRODUCER_REGISTERS, GATHER_MATH_REGISTERS)
             if self.gathers
@@ -507,10 +508,7 @@ class Sm90Grouped:
         to_b, from_b = self.b_tiles(operand_b)
         sources = cute.make_rmem_tensor((passes,), Int64)
         inside = cute.make_rmem_tensor((1,), Boolean)
-        state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-        # Stages that this warp has not arrived at yet, and the next of them.
-        late = Int32(0)
-        ready = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
+        copied = self.arrivals.start()
         item = cute.arch.block_idx()[0]
         walk, tile = self.find(self.start(), item, offsets, out, groups)
         while tile[0]:
@@ -522,42 +520,26 @@ class Sm90Grouped:
             tile_b = from_b[None, column, None, cutlass.max(group, 0) % b.shape[2]]
             at = thread % chunks * wide
             for k in range(self.k_tiles(group, token.shape[1])):
-                pipe.sync_object_empty.wait(state.index, state.phase)
+                pipe.sync_object_empty.wait(copied.stage.index, copied.stage.phase)
                 if warp == 0:
-                    full = pipe.producer_get_barrier(state)
+                    full = pipe.producer_get_barrier(copied.stage)
                     with cute.arch.elect_one():
                         cute.arch.mbarrier_arrive_and_expect_tx(full, b_bytes)
-                    cute.copy(tma_b, tile_b[None, k], to_b[None, state.index], tma_bar_ptr=full)
+                    cute.copy(
+                        tma_b, tile_b[None, k], to_b[None, copied.stage.index], tma_bar_ptr=full
+                    )
                 k0 = k * tile_k + at
                 for i in cutlass.range_constexpr(passes):
                     if i < live:
-                        to = to_a[None, i, 0, state.index]
+                        to = to_a[None, i, 0, copied.stage.index]
                         inside[0] = (sources[i] >= 0) & (k0 < token.shape[1])
                         place = Int64(cutlass.select_(inside[0], sources[i] + k0, Int64(0)))
                         source = (token.iterator + place).align(CHUNK_BYTES)
                         cute.copy(atom, cute.make_tensor(source, to.layout), to, pred=inside)
-                cute.arch.cp_async_commit_group()
-                state.advance()
-                late = late + 1
-                if late > self.lag:
-                    cute.arch.cp_async_wait_group(self.lag)
-                    self.arrive(pipe, ready)
-                    ready.advance()
-                    late = late - 1
+                copied = self.arrivals.commit(pipe, copied)
             item = item + step
             walk, tile = self.find(walk, item, offsets, out, groups)
-        cute.arch.cp_async_wait_group(0)
-        for _ in range(late):
-            self.arrive(pipe, ready)
-            ready.advance()
-
-    @cute.jit
-    def arrive(self, pipe, ready):
-        """A warp whose copies to a stage are there says so."""
-        cute.arch.fence_proxy("async.shared", space="cta")
-        cute.arch.sync_warp()
-        with cute.arch.elect_one():
-            cute.arch.mbarrier_arrive(pipe.producer_get_barrier(ready))
+        self.arrivals.drain(pipe, copied)
 
     @cute.jit
     def source(self, index: cute.Tensor, row: Int32, end: Int32, token: cute.Tensor) -> Int64:
