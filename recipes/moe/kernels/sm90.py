@@ -54,7 +54,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import cutlass
 import cutlass.cute as cute
@@ -72,7 +72,7 @@ from cudnn_aot.recipes.gemm.kernels.sm90_config import (
     WARPGROUP,
     Config,
 )
-from cudnn_aot.recipes.gemm.kernels.sm90_loads import LateArrivals
+from cudnn_aot.recipes.gemm.kernels.sm90_loads import LateArrivals, Operand
 from cudnn_aot.recipes.gemm.kernels.sm90_math import Math
 from cudnn_aot.recipes.gemm.kernels.sm90_stores import Stores, View
 from cudnn_aot.recipes.moe.kernels import operands, segments
@@ -210,6 +210,53 @@ class RowStores(Stores):
                 cute.make_tensor(target, cute.make_layout(1))[0] = chunk[e]
 
 
+class Tiles(NamedTuple):
+    """All there are: those of the result, whose rows ``offsets`` cut to ``groups``. Each of
+    ``blocks`` CTAs takes every so many-th.
+    """
+
+    offsets: cute.Tensor
+    groups: Int32
+    out: cute.Tensor
+    blocks: Int32
+
+
+class Cursor(NamedTuple):
+    """How far a warp has come, at the tile number ``item``, in segments, 32 of them at a time.
+
+    Attributes:
+        first, end: rows of a lane's segment, of the 32 from ``base`` - 32 on.
+        through: the number of items up to its end.
+        start: where what is behind the 32 starts.
+        before: the number of items up to there.
+    """
+
+    item: Int32
+    first: Int32
+    end: Int32
+    through: Int32
+    base: Int32
+    start: Int32
+    before: Int32
+
+
+class RowTile(NamedTuple):
+    """A tile of the rows ``row0`` to ``end`` of a group, or of as many as it has.
+
+    Attributes:
+        exists: whether it is one; there is none behind it otherwise.
+        group: negative for rows of none.
+        column: its place among the tiles of columns.
+        end: the group's.
+    """
+
+    exists: Boolean
+    group: Int32
+    row0: Int32
+    column: Int32
+    end: Int32
+
+
 class Sm90Grouped:
     """The traced host and device functions of one configuration."""
 
@@ -282,9 +329,7 @@ class Sm90Grouped:
                 a,
                 tma_b,
                 b,
-                tma_outs,
-                tma_targets,
-                out,
+                (tma_outs, tma_targets, (out,), ()),
                 offsets,
                 route,
                 groups,
@@ -304,15 +349,14 @@ class Sm90Grouped:
         a: cute.Tensor,
         tma_b: cute.CopyAtom,
         b: cute.Tensor,
-        tma_outs,
-        tma_targets,
-        out: cute.Tensor,
+        outputs,
         offsets: cute.Tensor,
         route,
         groups: Int32,
         blocks: Int32,
     ):
         config = self.config
+        tma_outs, _, (out,), _ = outputs
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         if warp == 0:
             for atom in (*tma_as, tma_b, *tma_outs):
@@ -344,50 +388,41 @@ class Sm90Grouped:
         cute.arch.griddepcontrol_wait()
         cute.arch.griddepcontrol_launch_dependents()
 
+        operand_b = Operand(tma_b, b, s_b)
+        tiles = Tiles(offsets, groups, out, blocks)
         if warp < PRODUCER_WARPS:
             if cutlass.const_expr(config.math_groups > 1):
                 cute.arch.setmaxregister_decrease(self.registers[0])
             if cutlass.const_expr(self.gathers):
-                self.gather(pipe, a, s_a, (tma_b, b, s_b), offsets, route, out, groups, blocks)
+                self.gather(pipe, a, s_a, operand_b, tiles, route)
             elif warp == 0:
-                self.produce(pipe, (*tma_as, a, s_a), (tma_b, b, s_b), offsets, out, groups, blocks)
+                self.produce(pipe, Operand(*tma_as, a, s_a), operand_b, tiles)
         else:
             if cutlass.const_expr(config.math_groups > 1):
                 cute.arch.setmaxregister_increase(self.registers[1])
-            self.consume(
-                pipe,
-                (s_a, s_b),
-                staging,
-                (tma_outs, tma_targets, (out,)),
-                offsets,
-                route,
-                b.shape[1],
-                groups,
-                blocks,
-            )
+            self.consume(pipe, (s_a, s_b, staging), tiles, route, outputs, b.shape[1])
 
     name_kernel(kernel, "moe_sm90")
 
     # --- the walk over tiles, which every warp that needs it makes for itself ---
 
-    def start(self) -> tuple[Int32, ...]:
-        """Ahead of the first segments."""
-        return tuple(Int32(0) for _ in range(6))
+    def first(self, tiles: Tiles):
+        """A CTA's first tile."""
+        ahead = (Int32(0) for _ in Cursor._fields[1:])
+        return self.find(Cursor(cute.arch.block_idx()[0], *ahead), tiles)
+
+    def next(self, cursor: Cursor, tiles: Tiles):
+        """Its next one."""
+        return self.find(cursor._replace(item=cursor.item + tiles.blocks), tiles)
 
     @cute.jit
-    def find(self, walk, item: Int32, offsets: cute.Tensor, out: cute.Tensor, groups: Int32):
-        """A warp's next tile, for items that ascend: ``(is a tile, group, its first row, its place
-        among the tiles of columns, the group's end)``, and the walk so far. The group is negative
-        for rows of none.
-
-        The walk is of the 32 segments of base - 32 on: each lane has the first row and the end of
-        one, and the number of items up to it; and where what is behind them starts, and the number
-        of items up to there.
-        """
+    def find(self, cursor: Cursor, tiles: Tiles):
+        """The walk on to its item, and the item's tile."""
         tile_m, tile_n, _ = self.config.tile
-        first, end, through, base, start, before = walk
+        item, first, end, through, base, start, before = cursor
+        offsets, groups = tiles.offsets, tiles.groups
         lane = cute.arch.lane_idx()
-        rows, tiles_n = out.shape[0], cute.ceil_div(out.shape[1], tile_n)
+        rows, tiles_n = tiles.out.shape[0], cute.ceil_div(tiles.out.shape[1], tile_n)
         while (before <= item) & (base <= offsets.shape[0]):
             first, end = segments.bounds(offsets, rows, base, start, lane)
             items = cute.ceil_div(end - first, tile_m) * tiles_n
@@ -399,7 +434,7 @@ class Sm90Grouped:
             start = cute.arch.shuffle_sync(end, WARP - 1)
             before = cute.arch.shuffle_sync(through, WARP - 1)
             base = base + WARP
-        walk = (first, end, through, base, start, before)
+        cursor = Cursor(item, first, end, through, base, start, before)
 
         at = cute.arch.popc(cute.arch.vote_ballot_sync(through <= item))
         # What all lanes get alike, but the compiler is told so by this alone.
@@ -415,7 +450,7 @@ class Sm90Grouped:
         group = base - WARP + at - 1
         if group >= groups:
             group = Int32(NO_ROW)
-        return walk, (item < total, group, of_first + tile.m * tile_m, tile.n, of_end)
+        return cursor, RowTile(item < total, group, of_first + tile.m * tile_m, tile.n, of_end)
 
     def k_tiles(self, group: Int32, k: Int32) -> Int32:
         """Of a tile: none for rows of no group."""
@@ -437,7 +472,7 @@ class Sm90Grouped:
         )
 
     @cute.jit
-    def produce(self, pipe, operand_a, operand_b, offsets, out, groups: Int32, step: Int32):
+    def produce(self, pipe, operand_a: Operand, operand_b: Operand, tiles: Tiles):
         """Producer warp: fill the stages of every tile of this CTA, in order."""
         tile_m, _, tile_k = self.config.tile
         a_box = self.config.a_box
@@ -447,9 +482,8 @@ class Sm90Grouped:
         boxes_of_a = cute.group_modes(cute.local_tile(s_a, (a_box, tile_k), (None, 0, None)), 0, 2)
         to_b, from_b = self.b_tiles(operand_b)
         state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, self.config.stages)
-        item = cute.arch.block_idx()[0]
-        walk, tile = self.find(self.start(), item, offsets, out, groups)
-        while tile[0]:
+        cursor, tile = self.first(tiles)
+        while tile.exists:
             _, group, row0, column, end = tile
             rows_of_a = cute.local_tile(
                 cute.domain_offset((row0, 0), a), (a_box, tile_k), (None, None)
@@ -471,21 +505,11 @@ class Sm90Grouped:
                     )
                 cute.copy(tma_b, tile_b[None, k], to_b[None, state.index], tma_bar_ptr=full)
                 state.advance()
-            item = item + step
-            walk, tile = self.find(walk, item, offsets, out, groups)
+            cursor, tile = self.next(cursor, tiles)
 
     @cute.jit
     def gather(
-        self,
-        pipe,
-        token: cute.Tensor,
-        s_a: cute.Tensor,
-        operand_b,
-        offsets,
-        route,
-        out,
-        groups: Int32,
-        step: Int32,
+        self, pipe, token: cute.Tensor, s_a: cute.Tensor, operand_b: Operand, tiles: Tiles, route
     ):
         """Producer warpgroup: A by cp.async from the rows that the index names, B by TMA."""
         config = self.config
@@ -509,9 +533,8 @@ class Sm90Grouped:
         sources = cute.make_rmem_tensor((passes,), Int64)
         inside = cute.make_rmem_tensor((1,), Boolean)
         copied = self.arrivals.start()
-        item = cute.arch.block_idx()[0]
-        walk, tile = self.find(self.start(), item, offsets, out, groups)
-        while tile[0]:
+        cursor, tile = self.first(tiles)
+        while tile.exists:
             _, group, row0, column, end = tile
             row = row0 + thread // chunks
             for i in cutlass.range_constexpr(passes):
@@ -537,8 +560,7 @@ class Sm90Grouped:
                         source = (token.iterator + place).align(CHUNK_BYTES)
                         cute.copy(atom, cute.make_tensor(source, to.layout), to, pred=inside)
                 copied = self.arrivals.commit(pipe, copied)
-            item = item + step
-            walk, tile = self.find(walk, item, offsets, out, groups)
+            cursor, tile = self.next(cursor, tiles)
         self.arrivals.drain(pipe, copied)
 
     @cute.jit
@@ -556,19 +578,19 @@ class Sm90Grouped:
     # --- math ---
 
     @cute.jit
-    def consume(self, pipe, operands_in_smem, staging, stored, offsets, route, k, groups, step):
+    def consume(self, pipe, smem, tiles: Tiles, route, outputs, k: Int32):
         """Math warpgroups: multiply, then finish the tile."""
         config = self.config
         thread = cute.arch.thread_idx()[0] - WARPGROUP
         group = cute.arch.make_warp_uniform(thread // WARPGROUP)
-        tma_outs, tma_targets, outs = stored
-        mma = self.math.mma(operands_in_smem[0], operands_in_smem[1:], group)
+        s_a, s_b, staging = smem
+        _, _, (out,), _ = outputs
+        mma = self.math.mma(s_a, [s_b], group)
         accs = self.math.accumulators(mma)
         read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
         release = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
-        item = cute.arch.block_idx()[0]
-        walk, tile = self.find(self.start(), item, offsets, outs[0], groups)
-        while tile[0]:
+        cursor, tile = self.first(tiles)
+        while tile.exists:
             _, expert, row0, column, end = tile
             # They fly while the tile is multiplied.
             fetched = self.stores.fetch_targets(row0, end, route, thread, group)
@@ -584,10 +606,9 @@ class Sm90Grouped:
                     release.advance()
                 else:
                     accs[0].fill(0.0)
-            view = self.stores.rows_view(row0, column, end, route, fetched, outs[0], thread, group)
-            self.stores.finish(accs, [], (staging, None), tma_outs, tma_targets, outs, (), (), view)
-            item = item + step
-            walk, tile = self.find(walk, item, offsets, outs[0], groups)
+            view = self.stores.rows_view(row0, column, end, route, fetched, out, thread, group)
+            self.stores.finish(accs, [], (staging, None), *outputs, (), view)
+            cursor, tile = self.next(cursor, tiles)
         cute.arch.cp_async_bulk_wait_group(0, read=True)
 
 
