@@ -31,6 +31,21 @@ class Operand(NamedTuple):
     stages: cute.Tensor
 
 
+def tma_parts(
+    tma: cute.CopyAtom, stages: cute.Tensor, tiles: cute.Tensor, which: Any = 0, sharers: int = 1
+) -> tuple[Any, Any]:
+    """What TMA moves, in shared memory and in a matrix: their first two modes become one, a load,
+    or that slice of it which the CTA brings that is the ``which``-th of ``sharers``.
+    """
+    return cpasync.tma_partition(
+        tma,
+        which,
+        cute.make_layout(sharers),
+        cute.group_modes(stages, 0, 2),
+        cute.group_modes(tiles, 0, 2),
+    )
+
+
 class Copied(NamedTuple):
     """Where a warp is that copies to stages: how many it has copied to and not arrived at, the next
     to copy to, and the next to arrive at.
@@ -109,15 +124,14 @@ class Loads:
     def parts_of_b(self, bs: Sequence[Operand], place: tuple[Int32, ...]) -> list[Any]:
         """What TMA moves of each B: shared memory (a load, stage), matrix (a load, n, k, batch)."""
         _, tile_n, tile_k = self.config.tile
+        sharers = self.config.cluster[0]
         return [
-            cpasync.tma_partition(
+            tma_parts(
                 b.tma,
+                b.stages,
+                cute.local_tile(b.matrix, (tile_n, tile_k), (None, None, None)),
                 place[0],
-                cute.make_layout(self.config.cluster[0]),
-                cute.group_modes(b.stages, 0, 2),
-                cute.group_modes(
-                    cute.local_tile(b.matrix, (tile_n, tile_k), (None, None, None)), 0, 2
-                ),
+                sharers,
             )
             for b in bs
         ]
@@ -142,12 +156,12 @@ class Loads:
         masks = self.multicast_masks(walk.place)
         a_box = self.config.a_box
         boxes_of_a = cute.local_tile(a.stages, (a_box, tile_k), (None, 0, None))
-        to_a, from_a = cpasync.tma_partition(
+        to_a, from_a = tma_parts(
             a.tma,
+            boxes_of_a,
+            cute.local_tile(a.matrix, (a_box, tile_k), (None, None, None)),
             walk.place[1],
-            cute.make_layout(self.config.cluster[1]),
-            cute.group_modes(boxes_of_a, 0, 2),
-            cute.group_modes(cute.local_tile(a.matrix, (a_box, tile_k), (None, None, None)), 0, 2),
+            self.config.cluster[1],
         )
         parts_b = self.parts_of_b(bs, walk.place)
         state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, self.config.stages)
@@ -175,8 +189,8 @@ class Loads:
                 else:
                     pipe.sync_object_empty.wait(state.index, state.phase)
                     with cute.arch.elect_one():
-                        brought = self.config.stage_bytes - (tile_m - boxes * a_box) * row_bytes
-                        cute.arch.mbarrier_arrive_and_expect_tx(full, brought)
+                        load_bytes = self.config.stage_bytes - (tile_m - boxes * a_box) * row_bytes
+                        cute.arch.mbarrier_arrive_and_expect_tx(full, load_bytes)
                 for box in range(boxes):
                     cute.copy(
                         a.tma,
