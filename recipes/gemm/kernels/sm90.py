@@ -111,7 +111,12 @@ from cudnn_aot.recipes.gemm.kernels.sm90_config import (
     WARPGROUP,
     Config,
 )
-from cudnn_aot.recipes.gemm.kernels.sm90_loads import Loads, Operand
+from cudnn_aot.recipes.gemm.kernels.sm90_loads import (
+    Loads,
+    Operand,
+    operand_pipeline,
+    tma_load,
+)
 from cudnn_aot.recipes.gemm.kernels.sm90_math import Math
 from cudnn_aot.recipes.gemm.kernels.sm90_splits import Splits
 from cudnn_aot.recipes.gemm.kernels.sm90_stores import Stores
@@ -196,8 +201,8 @@ class Sm90Matmul:
         size_m, size_n, size_k = config.cluster
         a_layout, b_layout = self.math.operand_layouts()
         a_box = self.math.operand_layout(config.a_box, config.a_major, config.a_dtype)
-        tma_a, a_tma = self.tma_load(a, a_box, (config.a_box, tile_k), size_n)
-        loads = [self.tma_load(b, b_layout, (tile_n, tile_k), size_m) for b in bs]
+        tma_a, a_tma = tma_load(a, a_box, (config.a_box, tile_k), size_n)
+        loads = [tma_load(b, b_layout, (tile_n, tile_k), size_m) for b in bs]
         tma_bs, bs_tma = tuple(load[0] for load in loads), tuple(load[1] for load in loads)
         tma_outs = tma_targets = ()
         if cutlass.const_expr(config.store == "tma"):
@@ -247,17 +252,6 @@ class Sm90Matmul:
                 use_pdl=not config.stream_k,
             )
 
-    def tma_load(self, tensor: cute.Tensor, layout: Any, box: tuple[int, int], sharers: int) -> Any:
-        """TMA atom and coordinate tensor of an operand; ``sharers`` CTAs load a slice each."""
-        op = (
-            cpasync.CopyBulkTensorTileG2SOp()
-            if sharers == 1
-            else cpasync.CopyBulkTensorTileG2SMulticastOp()
-        )
-        stage = cute.select(layout, mode=[0, 1])
-        info = cpasync.make_tiled_tma_atom(op, tensor, stage, box, num_multicast=sharers)
-        return info[0], info[1]
-
     @cute.kernel
     def kernel(
         self,
@@ -285,7 +279,7 @@ class Sm90Matmul:
         if cutlass.const_expr(config.cluster[2] > 1):
             if cute.arch.thread_idx()[0] == 0:
                 cute.arch.mbarrier_init(smem.arrived, 1)
-        pipe = self.pipe(smem.barriers)
+        pipe = operand_pipeline(config, smem.barriers, 1 + (config.scales is not None))
         pipeline.pipeline_init_arrive(cluster_shape_mn=config.cluster, is_relaxed=True)
 
         operand_a = Operand(tma_a, a, smem.a)
@@ -348,24 +342,6 @@ class Sm90Matmul:
         if config.fold_bytes > 0:
             scratch = cute.recast_ptr(allocator.allocate(config.fold_bytes, 16), dtype=Float32)
         return Shared(barriers, flag, arrived, scales, a, bs, staging, exchange, scratch)
-
-    def pipe(self, barriers: cute.Pointer) -> pipeline.PipelineTmaAsync:
-        """That of the operands, to be used once all of the cluster are behind initialising it."""
-        config = self.config
-        sharing = config.cluster[0] + config.cluster[1] - 1
-        return pipeline.PipelineTmaAsync.create(
-            barrier_storage=barriers,
-            num_stages=config.stages,
-            producer_group=pipeline.CooperativeGroup(
-                pipeline.Agent.Thread, 1 + (config.scales is not None)
-            ),
-            consumer_group=pipeline.CooperativeGroup(
-                pipeline.Agent.Thread, sharing * config.tile_groups * (WARPGROUP // 32)
-            ),
-            tx_count=config.stage_bytes,
-            cta_layout_vmnk=cute.make_layout((1, *config.cluster[:2], 1)),
-            defer_sync=True,
-        )
 
     @cute.jit
     def consume(self, pipe, smem: Shared, walk: Walk, aux, extents, outputs: Outputs, workspace):

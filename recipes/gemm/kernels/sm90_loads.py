@@ -14,6 +14,7 @@ from cutlass.cute.nvgpu import cpasync
 from cudnn_aot.recipes.gemm.kernels import epilogue as device_epilogue
 from cudnn_aot.recipes.gemm.kernels.raster import Walk
 from cudnn_aot.recipes.gemm.kernels.sm90_config import (
+    GROUP_WARPS,
     PREFETCHED_K_TILES,
     SCALES_LAG,
     WARP,
@@ -29,6 +30,42 @@ class Operand(NamedTuple):
     tma: cute.CopyAtom
     matrix: cute.Tensor
     stages: cute.Tensor
+
+
+def tma_load(
+    tensor: cute.Tensor, layout: Any, box: tuple[int, int], sharers: int = 1
+) -> tuple[cute.CopyAtom, cute.Tensor]:
+    """TMA atom and coordinate tensor of an operand whose stages ``layout`` has, a box a load;
+    ``sharers`` CTAs load a slice of it each.
+    """
+    op = (
+        cpasync.CopyBulkTensorTileG2SOp()
+        if sharers == 1
+        else cpasync.CopyBulkTensorTileG2SMulticastOp()
+    )
+    stage = cute.select(layout, mode=[0, 1])
+    info = cpasync.make_tiled_tma_atom(op, tensor, stage, box, num_multicast=sharers)
+    return info[0], info[1]
+
+
+def operand_pipeline(
+    config: Config, barriers: cute.Pointer, arrivals: int
+) -> pipeline.PipelineTmaAsync:
+    """That of the stages, each of which is full after so many arrivals and the bytes of TMA. It may
+    be used when every CTA of the cluster is behind this.
+    """
+    sharing = config.cluster[0] + config.cluster[1] - 1
+    return pipeline.PipelineTmaAsync.create(
+        barrier_storage=barriers,
+        num_stages=config.stages,
+        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, arrivals),
+        consumer_group=pipeline.CooperativeGroup(
+            pipeline.Agent.Thread, sharing * config.tile_groups * GROUP_WARPS
+        ),
+        tx_count=config.stage_bytes,
+        cta_layout_vmnk=cute.make_layout((1, *config.cluster[:2], 1)),
+        defer_sync=True,
+    )
 
 
 def tma_parts(
@@ -124,14 +161,13 @@ class Loads:
     def parts_of_b(self, bs: Sequence[Operand], place: tuple[Int32, ...]) -> list[Any]:
         """What TMA moves of each B: shared memory (a load, stage), matrix (a load, n, k, batch)."""
         _, tile_n, tile_k = self.config.tile
-        sharers = self.config.cluster[0]
         return [
             tma_parts(
                 b.tma,
                 b.stages,
                 cute.local_tile(b.matrix, (tile_n, tile_k), (None, None, None)),
                 place[0],
-                sharers,
+                self.config.cluster[0],
             )
             for b in bs
         ]
@@ -235,7 +271,7 @@ class Loads:
             segment = walk.segment(item)
             tile = walk.tile(segment)
             copies = self.copies_of_scales(tensors, tile, extents, lane)
-            # Kept from being unrolled, it was 5 % slower.
+            # The compiler may unroll it: kept from that, it was 5 % slower.
             for k in range(segment.begin, segment.end):
                 pipe.sync_object_empty.wait(copied.stage.index, copied.stage.phase)
                 block = (k // (config.scales.depth // tile_k)).to(Int64)

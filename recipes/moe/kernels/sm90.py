@@ -70,7 +70,13 @@ from cudnn_aot.recipes.gemm.kernels.sm90_config import (
     WARPGROUP,
     Config,
 )
-from cudnn_aot.recipes.gemm.kernels.sm90_loads import LateArrivals, Operand, tma_parts
+from cudnn_aot.recipes.gemm.kernels.sm90_loads import (
+    LateArrivals,
+    Operand,
+    operand_pipeline,
+    tma_load,
+    tma_parts,
+)
 from cudnn_aot.recipes.gemm.kernels.sm90_math import Math
 from cudnn_aot.recipes.moe.kernels import operands
 from cudnn_aot.recipes.moe.kernels.segments import WARP
@@ -201,19 +207,7 @@ class Sm90Grouped:
         s_a = smem.allocate_tensor(config.a_dtype, a_layout.outer, 1024, a_layout.inner)
         s_b = smem.allocate_tensor(config.b_dtype, b_layout.outer, 1024, b_layout.inner)
         staging = smem.allocate(config.staging_bytes, 1024)
-        pipe = pipeline.PipelineTmaAsync.create(
-            barrier_storage=barriers,
-            num_stages=config.stages,
-            producer_group=pipeline.CooperativeGroup(
-                pipeline.Agent.Thread, 1 + PRODUCER_WARPS * self.gathers
-            ),
-            consumer_group=pipeline.CooperativeGroup(
-                pipeline.Agent.Thread, config.math_groups * (WARPGROUP // WARP)
-            ),
-            tx_count=config.stage_bytes,
-            cta_layout_vmnk=cute.make_layout((1, 1, 1, 1)),
-            defer_sync=True,
-        )
+        pipe = operand_pipeline(config, barriers, 1 + PRODUCER_WARPS * self.gathers)
         pipeline.pipeline_init_arrive(cluster_shape_mn=config.cluster, is_relaxed=True)
         pipeline.pipeline_init_wait(cluster_shape_mn=config.cluster)
         # Nothing of what the kernel before wrote is read, and nothing that it reads is written,
@@ -378,13 +372,6 @@ class Sm90Grouped:
             self.stores.finish(accs, [], (staging, None), *outputs, (), view)
             cursor, tile = self.walk.next(cursor, tiles)
         cute.arch.cp_async_bulk_wait_group(0, read=True)
-
-
-def tma_load(tensor: cute.Tensor, layout: Any, box: tuple[int, int]) -> tuple[Any, Any]:
-    """TMA atom and coordinate tensor of an operand whose stages ``layout`` has."""
-    op, stage = cpasync.CopyBulkTensorTileG2SOp(), cute.select(layout, mode=[0, 1])
-    info = cpasync.make_tiled_tma_atom(op, tensor, stage, box)
-    return info[0], info[1]
 
 
 def configuration(params: Mapping[str, Any]) -> Config:
