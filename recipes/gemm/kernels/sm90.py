@@ -81,6 +81,10 @@ Floor, H200: 989 TFLOP/s dense bf16 at boost, about 790 sustained in the power l
 L2: 132 CTAs at 7.5 TFLOP/s each ask for 11 TB/s, halved for B by a cluster of two. A step of FP8 is
 as many bytes and, 128 deep, as many cycles.
 
+Where: ``sm90_config`` has the menu and what follows from a row of it, ``raster`` which tiles a CTA
+computes, ``sm90_loads`` the producers, ``sm90_math`` the main loops, ``sm90_splits`` sums of parts
+of K; the end of a tile is ``sm90_stores``, with ``epilogue`` and ``sm90_folds``.
+
 The structure follows the public CUTLASS Hopper GEMMs (NVIDIA/cutlass, dense_gemm_persistent.py) and
 quack's gemm_sm90.py (Dao-AILab/quack); the code is our own.
 """
@@ -104,6 +108,7 @@ from cudnn_aot.recipes.gemm.kernels import operands
 from cudnn_aot.recipes.gemm.kernels.raster import Raster, StreamK, Walk
 from cudnn_aot.recipes.gemm.kernels.sm90_config import (
     GROUP_ROWS,
+    GROUP_WARPS,
     MATH_REGISTERS,
     PRODUCER_REGISTERS,
     SCALE_ALIGN,
@@ -124,8 +129,8 @@ from cudnn_aot.recipes.trace.template import KernelTemplate, name_kernel
 
 
 class Outputs(NamedTuple):
-    """Of those that are stored, the atoms of TMA, what it sees, and the tensors; and the partial
-    values of those that are reduced.
+    """Of the outputs that are stored, the atoms of TMA, the tensors as it sees them, and the
+    tensors; of those that are reduced, the tensors of partial values.
     """
 
     tma: tuple[cute.CopyAtom, ...]
@@ -139,13 +144,13 @@ class Shared(NamedTuple):
 
     Attributes:
         barriers: of the operands' pipeline, full ones before empty ones.
-        flag: how many pieces of a tile were there, for all math threads: stream-K.
+        flag: what one math thread tells the others: how many pieces of a tile are there.
         arrived: the barrier of ``exchange``.
-        scales: of the rows and columns of a stage: (scale, stage).
-        a, bs: the stages of the operands.
+        scales: (scale, stage), those of the tile's rows before those of its columns.
+        a, bs: stages of the operands (rows, k, stage).
         staging: slots of the stores.
-        exchange: the sums that CTAs which split K send each other.
-        scratch: what warps leave of what is reduced.
+        exchange: sums that the CTAs which split K send this one.
+        scratch: what the warps leave of a block of columns that is reduced.
     """
 
     barriers: cute.Pointer
@@ -192,6 +197,7 @@ class Sm90Matmul:
 
     @cute.jit
     def launch(self, sm_count: Int32, a, bs, workspace, stream, rest):
+        """``workspace`` is stream-K's partials and counters; ``rest`` scales, aux and outputs."""
         config = self.config
         scales, rest = rest[: self.num_scales], rest[self.num_scales :]
         aux, outs = rest[: self.num_inputs], rest[self.num_inputs :]
@@ -268,6 +274,9 @@ class Sm90Matmul:
         clusters: Int32,
         streamed,
     ):
+        """Of a grid of so many ``clusters``; ``streamed`` is how many tiles stream-K leaves whole,
+        and among how many clusters it shares out the others. ``extents`` are M and N.
+        """
         config = self.config
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         if warp == 0:
@@ -275,7 +284,7 @@ class Sm90Matmul:
             for atom in tma_bs + outputs.tma:
                 cpasync.prefetch_descriptor(atom)
 
-        smem = self.shared()
+        smem = self.allocate()
         if cutlass.const_expr(config.cluster[2] > 1):
             if cute.arch.thread_idx()[0] == 0:
                 cute.arch.mbarrier_init(smem.arrived, 1)
@@ -305,7 +314,7 @@ class Sm90Matmul:
                     self.loads.prefetch_b(operands_b, walk)
             cute.arch.griddepcontrol_wait()
 
-        if warp < WARPGROUP // 32:
+        if warp < GROUP_WARPS:
             if cutlass.const_expr(config.math_groups > 1):
                 cute.arch.setmaxregister_decrease(PRODUCER_REGISTERS)
             if warp == 0:
@@ -320,8 +329,7 @@ class Sm90Matmul:
 
     name_kernel(kernel, "gemm_sm90")
 
-    def shared(self) -> Shared:
-        """Allocate all of it."""
+    def allocate(self) -> Shared:
         config, allocator = self.config, SmemAllocator()
         barriers = allocator.allocate_array(Int64, 2 * config.stages)
         flag = allocator.allocate_tensor(Int32, cute.make_layout(1), byte_alignment=16)

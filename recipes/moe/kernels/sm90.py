@@ -353,10 +353,9 @@ class Sm90Grouped:
         release = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
         cursor, tile = self.walk.first(tiles)
         while tile.exists:
-            _, expert, row0, column, end = tile
             # They fly while the tile is multiplied.
-            fetched = self.stores.fetch_targets(row0, end, route, thread, group)
-            k_tiles = self.walk.k_tiles(expert, k)
+            fetched = self.stores.fetch_targets(tile, route, thread, group)
+            k_tiles = self.walk.k_tiles(tile.group, k)
             if cutlass.const_expr(config.promotes):
                 span = (Int32(0), k_tiles)
                 read, release = self.math.promote(pipe, mma, accs, (), None, span, read, release)
@@ -368,7 +367,7 @@ class Sm90Grouped:
                     release.advance()
                 else:
                     accs[0].fill(0.0)
-            view = self.stores.rows_view(row0, column, end, route, fetched, out, thread, group)
+            view = self.stores.rows_view(tile, route, fetched, out, thread, group)
             self.stores.finish(accs, [], (staging, None), *outputs, (), view)
             cursor, tile = self.walk.next(cursor, tiles)
         cute.arch.cp_async_bulk_wait_group(0, read=True)

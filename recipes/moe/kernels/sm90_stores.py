@@ -12,6 +12,7 @@ from cutlass import Boolean, Int32, Int64
 from cudnn_aot.recipes.gemm.kernels.raster import Tile
 from cudnn_aot.recipes.gemm.kernels.sm90_config import GROUP_ROWS, WARPGROUP, Config
 from cudnn_aot.recipes.gemm.kernels.sm90_stores import Stores, View
+from cudnn_aot.recipes.moe.kernels.sm90_tiles import RowTile
 
 CHUNK_BYTES = 16  # of a row, that a thread copies at a time
 NO_ROW = -1
@@ -49,22 +50,19 @@ class RowStores(Stores):
         first = row0 + group * GROUP_ROWS + thread % WARPGROUP // self.chunks
         return [first + i * (WARPGROUP // self.chunks) for i in range(self.passes)]
 
-    def fetch_targets(
-        self, row0: Int32, end: Int32, route, thread: Int32, group: Int32
-    ) -> list[tuple]:
+    def fetch_targets(self, tile: RowTile, route, thread: Int32, group: Int32) -> list[tuple]:
         """Issue the loads of what says where those rows go; past the end, of the last row."""
         if self.mode != "SCATTER":
             return [()] * self.passes
-        rows = [cutlass.min(row, end - 1) for row in self.my_rows(row0, thread, group)]
+        rows = [cutlass.min(row, tile.end - 1) for row in self.my_rows(tile.row0, thread, group)]
         return [tuple(element(each, row) for each in route[:2]) for row in rows]
 
-    def rows_view(
-        self, row0: Int32, column: Int32, end: Int32, route, fetched, out, thread, group
-    ) -> RowView:
-        """What this thread finishes of the tile of rows ``row0`` to ``end`` of a group."""
+    def rows_view(self, tile: RowTile, route, fetched, out, thread, group) -> RowView:
+        """What this thread finishes of a tile; ``fetched`` is what `fetch_targets` gave."""
+        _, _, row0, column, end = tile
         zero, (rows, n) = Int32(0), (out.shape[0], out.shape[1])
-        tile = Tile(m=zero, n=column, batch=zero, number=zero)
-        view = self.view(tile, (zero, zero, zero), thread, group, (end - row0, n))
+        from_row0 = Tile(m=zero, n=column, batch=zero, number=zero)
+        view = self.view(from_row0, (zero, zero, zero), thread, group, (end - row0, n))
         first = row0 + group * GROUP_ROWS
         # TMA clips at the end of the result.
         whole = (first + GROUP_ROWS <= end) | ((end == rows) & (first < end))

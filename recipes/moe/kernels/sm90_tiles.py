@@ -17,8 +17,8 @@ NO_GROUP = -1
 
 
 class Tiles(NamedTuple):
-    """All there are: those of the result, whose rows ``offsets`` cut to ``groups``. Each of
-    ``blocks`` CTAs takes every so many-th.
+    """What there are: those of the result ``out``, whose rows ``offsets`` cut to ``groups``. Each
+    of ``blocks`` CTAs takes every ``blocks``-th.
     """
 
     offsets: cute.Tensor
@@ -28,13 +28,14 @@ class Tiles(NamedTuple):
 
 
 class Cursor(NamedTuple):
-    """How far a warp has come, at the tile number ``item``, in segments, 32 of them at a time.
+    """How far a warp has come, which looks at 32 segments at a time, one a lane.
 
     Attributes:
-        first, end: rows of a lane's segment, of the 32 from ``base`` - 32 on.
-        through: the number of items up to its end.
-        start: where what is behind the 32 starts.
-        before: the number of items up to there.
+        item: the number of its tile.
+        first, end: rows of the lane's segment, of the 32 from ``base`` - 32 on.
+        through: how many tiles there are up to its end.
+        start: the first row behind the 32.
+        before: how many tiles there are up to there.
     """
 
     item: Int32
@@ -47,13 +48,12 @@ class Cursor(NamedTuple):
 
 
 class RowTile(NamedTuple):
-    """A tile of the rows ``row0`` to ``end`` of a group, or of as many as it has.
+    """A tile: rows from ``row0`` on, and no further than its group's ``end``.
 
     Attributes:
-        exists: whether it is one; there is none behind it otherwise.
+        exists: whether it does; if not, none that comes after does.
         group: negative for rows of none.
         column: its place among the tiles of columns.
-        end: the group's.
     """
 
     exists: Boolean
@@ -64,23 +64,23 @@ class RowTile(NamedTuple):
 
 
 class TileWalk:
-    """The walk of a warp over the tiles of its CTA, of one configuration."""
+    """A warp's walk over the tiles of its CTA, of one configuration. All lanes call it together."""
 
     def __init__(self, config: Config, mode: str):
         self.config, self.mode = config, mode
 
     def first(self, tiles: Tiles):
-        """A CTA's first tile."""
+        """A cursor at the CTA's first tile, and that tile."""
         ahead = (Int32(0) for _ in Cursor._fields[1:])
         return self.find(Cursor(cute.arch.block_idx()[0], *ahead), tiles)
 
     def next(self, cursor: Cursor, tiles: Tiles):
-        """Its next one."""
+        """The same for the one after."""
         return self.find(cursor._replace(item=cursor.item + tiles.blocks), tiles)
 
     @cute.jit
     def find(self, cursor: Cursor, tiles: Tiles):
-        """The walk on to its item, and the item's tile."""
+        """The cursor with the segments that its item is in, and the item's tile."""
         tile_m, tile_n, _ = self.config.tile
         item, first, end, through, base, start, before = cursor
         offsets, groups = tiles.offsets, tiles.groups
