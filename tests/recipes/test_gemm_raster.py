@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cudnn_aot.recipes.gemm import model
 from cudnn_aot.recipes.gemm.config import STREAM_MAX_PIECES, STREAM_MIN_GAIN, STREAM_MIN_SHARE
 from cudnn_aot.recipes.gemm.kernels import raster
-from cudnn_aot.recipes.gemm.kernels.raster import Raster, StreamK
+from cudnn_aot.recipes.gemm.kernels.raster import Raster, StreamK, Walk
 
 # (M, N, L, cluster, tile): ragged both ways, one tile, bands cut short, a band of one row.
 RASTERS = [
@@ -33,6 +33,25 @@ def test_raster_visits_every_tile_once(m, n, batches, cluster, tile):
     tiles_n = -(-n // (tile[1] * cluster[1])) * cluster[1]
     want = itertools.product(range(tiles_m), range(tiles_n), range(batches))
     assert sorted((t.m, t.n, t.batch) for t in tiles) == sorted(want)
+
+
+def test_the_walks_of_a_grid_are_of_every_item_once():
+    raster_of_10 = Raster.of((128, 128), (1, 1), (1280, 128, 1))
+    walks = [Walk(raster_of_10, 8, (0, 0, 0), 1, cluster, 4, None) for cluster in range(4)]
+    items = [item for walk in walks for item in range(walk.first, walk.stop, walk.step)]
+    assert sorted(items) == list(range(10))
+
+
+def test_a_walk_of_stream_k_is_its_run():
+    whole, streamed = StreamK.of(10, 300, 4), []
+    raster_of_10 = Raster.of((128, 128), (1, 1), (1280, 128, 1))
+    for cluster in range(whole.clusters):
+        run = whole.run(cluster)
+        walk = Walk(raster_of_10, 300, (0, 0, 0), 1, cluster, whole.clusters, run)
+        items = range(walk.first, walk.stop, walk.step)
+        assert [walk.segment(item) for item in items] == list(map(run.segment, range(run.items)))
+        streamed += [walk.tile(walk.segment(item)).m for item in items]
+    assert set(streamed) == set(range(10))
 
 
 # Of stream-K: no more tiles than two waves and some, as more are whole; few clusters, as what a

@@ -93,7 +93,7 @@ class FoldTiles:
             value = self.fold.finish(DEVICE, total, count.to(Float32))
             place = row.to(Int64) * out.stride[0] + batch.to(Int64) * out.stride[1]
             target = cute.make_tensor(out.iterator + place, cute.make_layout(1))
-            target[0] = value.to(out.element_type)
+            target[0] = DEVICE.narrow(value, out.element_type)
 
     name_kernel(kernel, "gemm_fold")
 

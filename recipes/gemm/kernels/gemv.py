@@ -36,6 +36,7 @@ from cutlass.memory import SmemAllocator
 
 from cudnn_aot.recipes.gemm.kernels import epilogue as device_epilogue
 from cudnn_aot.recipes.gemm.kernels import operands
+from cudnn_aot.recipes.trace.pointwise import DEVICE
 from cudnn_aot.recipes.trace.template import KernelTemplate, name_kernel
 
 WARP = 32
@@ -136,7 +137,7 @@ class Gemv:
         results = device_epilogue.run(self.epilogue, fetched, [value.load()])
         for out, result in zip(outs, results, strict=True):
             narrow = cute.make_rmem_tensor((1,), out.element_type)
-            narrow.store(result.to(out.element_type))
+            narrow.store(DEVICE.narrow(result, out.element_type))
             device_epilogue.store_direct(out, narrow, place)
 
     name_kernel(kernel, "gemm_gemv")

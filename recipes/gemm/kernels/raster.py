@@ -46,8 +46,8 @@ class Tile:
 class Raster:
     """Item numbers to tiles. ``tile`` and ``cluster`` are static; the rest are values of a call."""
 
-    tile: tuple[int, int]
-    cluster: tuple[int, int]
+    tile: cutlass.Constexpr[tuple[int, int]]
+    cluster: cutlass.Constexpr[tuple[int, int]]
     clusters_m: Int32
     clusters_n: Int32
     batches: Int32
@@ -68,8 +68,8 @@ class Raster:
     def items(self) -> Int32:
         return self.clusters_m * self.clusters_n * self.batches
 
-    def locate(self, item: Int32, place: tuple[Int32, Int32]) -> Tile:
-        """The tile of an item for the CTA at ``place = (m, n)`` in its cluster."""
+    def locate(self, item: Int32, place: tuple[Int32, ...]) -> Tile:
+        """The tile of an item for the CTA at ``place = (m, n, ...)`` in its cluster."""
         area = self.clusters_m * self.clusters_n
         batch = _quotient(item, area)
         rest = item - batch * area
@@ -91,7 +91,9 @@ class Raster:
 
 @dataclass(frozen=True)
 class Segment:
-    """What a cluster multiplies at a time: k tiles of a tile, which has a number in the raster."""
+    """What a cluster multiplies at a time: k tiles ``begin`` to ``end`` of a tile, by its number in
+    the raster.
+    """
 
     tile: Int32
     begin: Int32
@@ -195,7 +197,7 @@ class Run:
         items: segments.
     """
 
-    walk: StreamK
+    stream_k: StreamK
     cluster: Int32
     waves: Int32
     tile: Int32
@@ -204,15 +206,64 @@ class Run:
     items: Int32
 
     def segment(self, item: Int32) -> Segment:
-        walk = self.walk
+        of = self.stream_k
         is_whole = item < self.waves
         tile = self.tile + item - self.waves
-        start = tile * walk.k_tiles
+        start = tile * of.k_tiles
         return Segment(
-            _either(is_whole, self.cluster + item * walk.clusters, walk.whole + tile),
+            _either(is_whole, self.cluster + item * of.clusters, of.whole + tile),
             _either(is_whole, 0, cutlass.max(self.begin - start, 0)),
-            _either(is_whole, walk.k_tiles, cutlass.min(self.end - start, walk.k_tiles)),
+            _either(is_whole, of.k_tiles, cutlass.min(self.end - start, of.k_tiles)),
         )
+
+
+@dataclass(frozen=True)
+class Walk:
+    """How a CTA walks over items, ``range(first, stop, step)``: its producers and its math
+    warpgroups alike.
+
+    Attributes:
+        k_tiles: of a tile.
+        place: the CTA's in its cluster along M, along N, and among the ``splits`` CTAs that share
+            out the k tiles.
+        cluster: the number of its cluster, of ``clusters`` of the grid.
+        run: what stream-K has the cluster multiply, in place of every ``clusters``-th tile.
+    """
+
+    raster: Raster
+    k_tiles: Int32
+    place: tuple[Int32, Int32, Int32]
+    splits: int
+    cluster: Int32
+    clusters: Int32
+    run: Run | None
+
+    @property
+    def first(self) -> Int32 | int:
+        return self.cluster if self.run is None else 0
+
+    @property
+    def stop(self) -> Int32:
+        return self.raster.items if self.run is None else self.run.items
+
+    @property
+    def step(self) -> Int32 | int:
+        return self.clusters if self.run is None else 1
+
+    def segment(self, item: Int32) -> Segment:
+        """The tile of an item, and its k tiles that this CTA multiplies."""
+        if self.run is not None:
+            return self.run.segment(item)
+        if self.splits == 1:
+            return Segment(item, Int32(0), self.k_tiles)
+        split, splits = self.place[2], Int32(self.splits)
+        share, extra = self.k_tiles // splits, self.k_tiles % splits
+        begin = split * share + cutlass.min(split, extra)
+        return Segment(item, begin, begin + share + Int32(split < extra))
+
+    def tile(self, segment: Segment) -> Tile:
+        """That which this CTA has of a cluster's."""
+        return self.raster.locate(segment.tile, self.place)
 
 
 def _either(condition, then, otherwise):

@@ -81,6 +81,10 @@ Floor, H200: 989 TFLOP/s dense bf16 at boost, about 790 sustained in the power l
 L2: 132 CTAs at 7.5 TFLOP/s each ask for 11 TB/s, halved for B by a cluster of two. A step of FP8 is
 as many bytes and, 128 deep, as many cycles.
 
+Where: ``sm90_config`` has the menu and what follows from a row of it, ``raster`` which tiles a CTA
+computes, ``sm90_loads`` the producers, ``sm90_math`` the main loops, ``sm90_splits`` sums of parts
+of K; the end of a tile is ``sm90_stores``, with ``epilogue`` and ``sm90_folds``.
+
 The structure follows the public CUTLASS Hopper GEMMs (NVIDIA/cutlass, dense_gemm_persistent.py) and
 quack's gemm_sm90.py (Dao-AILab/quack); the code is our own.
 """
@@ -88,7 +92,7 @@ quack's gemm_sm90.py (Dao-AILab/quack); the code is our own.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import cutlass
 import cutlass.cute as cute
@@ -101,9 +105,10 @@ from cutlass.memory import SmemAllocator
 
 from cudnn_aot.recipes.gemm.kernels import epilogue as device_epilogue
 from cudnn_aot.recipes.gemm.kernels import operands
-from cudnn_aot.recipes.gemm.kernels.raster import Raster, StreamK
+from cudnn_aot.recipes.gemm.kernels.raster import Raster, StreamK, Walk
 from cudnn_aot.recipes.gemm.kernels.sm90_config import (
     GROUP_ROWS,
+    GROUP_WARPS,
     MATH_REGISTERS,
     PRODUCER_REGISTERS,
     SCALE_ALIGN,
@@ -111,11 +116,52 @@ from cudnn_aot.recipes.gemm.kernels.sm90_config import (
     WARPGROUP,
     Config,
 )
-from cudnn_aot.recipes.gemm.kernels.sm90_loads import Loads, segment_of
+from cudnn_aot.recipes.gemm.kernels.sm90_loads import (
+    Loads,
+    Operand,
+    operand_pipeline,
+    tma_load,
+)
 from cudnn_aot.recipes.gemm.kernels.sm90_math import Math
 from cudnn_aot.recipes.gemm.kernels.sm90_splits import Splits
 from cudnn_aot.recipes.gemm.kernels.sm90_stores import Stores
 from cudnn_aot.recipes.trace.template import KernelTemplate, name_kernel
+
+
+class Outputs(NamedTuple):
+    """Of the outputs that are stored, the atoms of TMA, the tensors as it sees them, and the
+    tensors; of those that are reduced, the tensors of partial values.
+    """
+
+    tma: tuple[cute.CopyAtom, ...]
+    targets: tuple[cute.Tensor, ...]
+    stored: tuple[cute.Tensor, ...]
+    partials: tuple[cute.Tensor, ...]
+
+
+class Shared(NamedTuple):
+    """Shared memory of a CTA, in its order; None for what the configuration needs none of.
+
+    Attributes:
+        barriers: of the operands' pipeline, full ones before empty ones.
+        flag: what one math thread tells the others: how many pieces of a tile are there.
+        arrived: the barrier of ``exchange``.
+        scales: (scale, stage), those of the tile's rows before those of its columns.
+        a, bs: stages of the operands (rows, k, stage).
+        staging: slots of the stores.
+        exchange: sums that the CTAs which split K send this one.
+        scratch: what the warps leave of a block of columns that is reduced.
+    """
+
+    barriers: cute.Pointer
+    flag: cute.Tensor
+    arrived: cute.Pointer
+    scales: cute.Tensor | None
+    a: cute.Tensor
+    bs: list[cute.Tensor]
+    staging: cute.Pointer
+    exchange: cute.Pointer | None
+    scratch: cute.Pointer | None
 
 
 class Sm90Matmul:
@@ -132,7 +178,7 @@ class Sm90Matmul:
     def plain(self, launch: Int32, sm_count: Int32, a: cute.Tensor, stream, *rest):
         bs, tail = rest[: self.config.products], rest[self.config.products :]
         if launch != 0:
-            self.launch(sm_count, a, bs, None, None, stream, tail)
+            self.launch(sm_count, a, bs, None, stream, tail)
 
     @cute.jit
     def stream_k(
@@ -147,10 +193,11 @@ class Sm90Matmul:
         *rest,
     ):
         if launch != 0:
-            self.launch(sm_count, a, (b,), partials, counters, stream, rest)
+            self.launch(sm_count, a, (b,), (partials, counters), stream, rest)
 
     @cute.jit
-    def launch(self, sm_count: Int32, a, bs, partials, counters, stream, rest):
+    def launch(self, sm_count: Int32, a, bs, workspace, stream, rest):
+        """``workspace`` is stream-K's partials and counters; ``rest`` scales, aux and outputs."""
         config = self.config
         scales, rest = rest[: self.num_scales], rest[self.num_scales :]
         aux, outs = rest[: self.num_inputs], rest[self.num_inputs :]
@@ -160,8 +207,8 @@ class Sm90Matmul:
         size_m, size_n, size_k = config.cluster
         a_layout, b_layout = self.math.operand_layouts()
         a_box = self.math.operand_layout(config.a_box, config.a_major, config.a_dtype)
-        tma_a, a_tma = self.tma_load(a, a_box, (config.a_box, tile_k), size_n)
-        loads = [self.tma_load(b, b_layout, (tile_n, tile_k), size_m) for b in bs]
+        tma_a, a_tma = tma_load(a, a_box, (config.a_box, tile_k), size_n)
+        loads = [tma_load(b, b_layout, (tile_n, tile_k), size_m) for b in bs]
         tma_bs, bs_tma = tuple(load[0] for load in loads), tuple(load[1] for load in loads)
         tma_outs = tma_targets = ()
         if cutlass.const_expr(config.store == "tma"):
@@ -186,23 +233,19 @@ class Sm90Matmul:
                 clusters = cutlass.min(items, clusters)
         streamed = None
         if cutlass.const_expr(config.stream_k):
-            walk = StreamK.of(items, cute.ceil_div(a.shape[1], tile_k), clusters)
-            clusters, streamed = walk.clusters, (walk.whole, walk.shares)
+            stream_k = StreamK.of(items, cute.ceil_div(a.shape[1], tile_k), clusters)
+            clusters, streamed = stream_k.clusters, (stream_k.whole, stream_k.shares)
         if items > 0:
             self.kernel(
                 tma_a,
                 a_tma,
                 tma_bs,
                 bs_tma,
-                tma_outs,
-                tma_targets,
-                stored,
-                folded,
+                Outputs(tma_outs, tma_targets, stored, folded),
                 aux,
                 scales,
-                partials,
-                counters,
-                (raster.clusters_m, raster.clusters_n, raster.batches),
+                workspace,
+                raster,
                 extents,
                 clusters,
                 streamed,
@@ -215,17 +258,6 @@ class Sm90Matmul:
                 use_pdl=not config.stream_k,
             )
 
-    def tma_load(self, tensor: cute.Tensor, layout: Any, box: tuple[int, int], sharers: int) -> Any:
-        """TMA atom and coordinate tensor of an operand; ``sharers`` CTAs load a slice each."""
-        op = (
-            cpasync.CopyBulkTensorTileG2SOp()
-            if sharers == 1
-            else cpasync.CopyBulkTensorTileG2SMulticastOp()
-        )
-        stage = cute.select(layout, mode=[0, 1])
-        info = cpasync.make_tiled_tma_atom(op, tensor, stage, box, num_multicast=sharers)
-        return info[0], info[1]
-
     @cute.kernel
     def kernel(
         self,
@@ -233,213 +265,126 @@ class Sm90Matmul:
         a: cute.Tensor,
         tma_bs,
         bs,
-        tma_outs,
-        tma_targets,
-        outs,
-        folded,
+        outputs: Outputs,
         aux,
         scales,
-        partials,
-        counters,
-        counts,
+        workspace,
+        raster: Raster,
         extents,
         clusters: Int32,
         streamed,
     ):
+        """Of a grid of so many ``clusters``; ``streamed`` is how many tiles stream-K leaves whole,
+        and among how many clusters it shares out the others. ``extents`` are M and N.
+        """
         config = self.config
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         if warp == 0:
             cpasync.prefetch_descriptor(tma_a)
-            for atom in tma_bs + tma_outs:
+            for atom in tma_bs + outputs.tma:
                 cpasync.prefetch_descriptor(atom)
 
-        smem = SmemAllocator()
-        barriers = smem.allocate_array(Int64, 2 * config.stages)
-        flag = smem.allocate_tensor(Int32, cute.make_layout(1), byte_alignment=16)
-        arrived = smem.allocate_array(Int64, 1)
-        s_scales = None
-        if cutlass.const_expr(config.scales is not None):
-            layout = cute.make_layout((config.scale_bytes // 4, config.stages))
-            s_scales = smem.allocate_tensor(Float32, layout, SCALE_ALIGN)
-        a_layout, b_layout = self.math.operand_layouts()
-        s_a = smem.allocate_tensor(config.a_dtype, a_layout.outer, 1024, a_layout.inner)
-        s_bs = [
-            smem.allocate_tensor(config.b_dtype, b_layout.outer, 1024, b_layout.inner)
-            for _ in tma_bs
-        ]
-        staging = smem.allocate(config.staging_bytes, 1024)
-        exchange = scratch = None
+        smem = self.allocate()
         if cutlass.const_expr(config.cluster[2] > 1):
-            slots = cute.recast_ptr(smem.allocate(config.exchange_bytes, 16), dtype=Int32)
-            exchange = (slots, arrived)
             if cute.arch.thread_idx()[0] == 0:
-                cute.arch.mbarrier_init(arrived, 1)
-        if cutlass.const_expr(config.fold_bytes > 0):
-            scratch = cute.recast_ptr(smem.allocate(config.fold_bytes, 16), dtype=Float32)
-
-        cluster_layout = cute.make_layout((*config.cluster, 1))
-        sharing = config.cluster[0] + config.cluster[1] - 1
-        pipe = pipeline.PipelineTmaAsync.create(
-            barrier_storage=barriers,
-            num_stages=config.stages,
-            producer_group=pipeline.CooperativeGroup(
-                pipeline.Agent.Thread, 1 + (config.scales is not None)
-            ),
-            consumer_group=pipeline.CooperativeGroup(
-                pipeline.Agent.Thread, sharing * config.tile_groups * (WARPGROUP // 32)
-            ),
-            tx_count=config.stage_bytes,
-            cta_layout_vmnk=cute.make_layout((1, *config.cluster[:2], 1)),
-            defer_sync=True,
-        )
+                cute.arch.mbarrier_init(smem.arrived, 1)
+        pipe = operand_pipeline(config, smem.barriers, 1 + (config.scales is not None))
         pipeline.pipeline_init_arrive(cluster_shape_mn=config.cluster, is_relaxed=True)
 
-        block_x, block_y, _ = cute.arch.block_idx()
+        operand_a = Operand(tma_a, a, smem.a)
+        operands_b = tuple(Operand(*each) for each in zip(tma_bs, bs, smem.bs, strict=True))
+        cluster = cute.arch.block_idx()[0] // config.cluster[0]
         rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
-        place = cluster_layout.get_flat_coord(rank)[:3]
-        raster = Raster((config.tile[0], config.tile[1]), config.cluster[:2], *counts)
-        first = block_x // config.cluster[0]
+        place = cute.make_layout((*config.cluster, 1)).get_flat_coord(rank)[:3]
         k_tiles = cute.ceil_div(a.shape[1], config.tile[2])
         run = None
         if cutlass.const_expr(config.stream_k):
-            run = StreamK(raster.items, k_tiles, clusters, *streamed).run(first)
+            run = StreamK(raster.items, k_tiles, clusters, *streamed).run(cluster)
+        walk = Walk(raster, k_tiles, place, config.cluster[2], cluster, clusters, run)
 
         pipeline.pipeline_init_wait(cluster_shape_mn=config.cluster)
         if cutlass.const_expr(config.cluster[2] > 1):
             if cute.arch.thread_idx()[0] == 0:
-                cute.arch.mbarrier_arrive_and_expect_tx(arrived, config.exchange_bytes)
+                cute.arch.mbarrier_arrive_and_expect_tx(smem.arrived, config.exchange_bytes)
         if cutlass.const_expr(not config.stream_k):
             # Nothing of what the kernel before wrote is read, and nothing that it reads is written,
             # ahead of this.
             if cutlass.const_expr(config.prefetch_b):
                 if warp == 0:
-                    self.loads.prefetch_b(
-                        tuple(zip(tma_bs, bs, s_bs, strict=True)), raster, place, first, k_tiles
-                    )
+                    self.loads.prefetch_b(operands_b, walk)
             cute.arch.griddepcontrol_wait()
 
-        if warp < WARPGROUP // 32:
+        if warp < GROUP_WARPS:
             if cutlass.const_expr(config.math_groups > 1):
                 cute.arch.setmaxregister_decrease(PRODUCER_REGISTERS)
             if warp == 0:
-                masks = self.loads.multicast_masks(cluster_layout, (*place, 0))
-                self.loads.produce(
-                    pipe,
-                    (tma_a, a, s_a),
-                    tuple(zip(tma_bs, bs, s_bs, strict=True)),
-                    masks,
-                    aux,
-                    raster,
-                    run,
-                    place,
-                    first,
-                    clusters,
-                    k_tiles,
-                    extents,
-                )
+                self.loads.produce(pipe, operand_a, operands_b, walk, aux, extents)
             if cutlass.const_expr(config.scales is not None):
                 if warp == 1:
-                    self.loads.produce_scales(
-                        pipe,
-                        scales,
-                        s_scales,
-                        raster,
-                        run,
-                        place,
-                        first,
-                        clusters,
-                        k_tiles,
-                        extents,
-                    )
+                    self.loads.produce_scales(pipe, scales, smem.scales, walk, extents)
         else:
             if cutlass.const_expr(config.math_groups > 1):
                 cute.arch.setmaxregister_increase(MATH_REGISTERS)
-            self.consume(
-                pipe,
-                s_a,
-                s_bs,
-                (staging, scratch),
-                flag,
-                tma_outs,
-                tma_targets,
-                outs,
-                folded,
-                aux,
-                s_scales,
-                (partials, counters),
-                exchange,
-                raster,
-                run,
-                place,
-                first,
-                clusters,
-                k_tiles,
-                extents,
-            )
+            self.consume(pipe, smem, walk, aux, extents, outputs, workspace)
 
     name_kernel(kernel, "gemm_sm90")
 
+    def allocate(self) -> Shared:
+        config, allocator = self.config, SmemAllocator()
+        barriers = allocator.allocate_array(Int64, 2 * config.stages)
+        flag = allocator.allocate_tensor(Int32, cute.make_layout(1), byte_alignment=16)
+        arrived = allocator.allocate_array(Int64, 1)
+        scales = exchange = scratch = None
+        if config.scales is not None:
+            layout = cute.make_layout((config.scale_bytes // 4, config.stages))
+            scales = allocator.allocate_tensor(Float32, layout, SCALE_ALIGN)
+        a_layout, b_layout = self.math.operand_layouts()
+        a = allocator.allocate_tensor(config.a_dtype, a_layout.outer, 1024, a_layout.inner)
+        bs = [
+            allocator.allocate_tensor(config.b_dtype, b_layout.outer, 1024, b_layout.inner)
+            for _ in range(config.products)
+        ]
+        staging = allocator.allocate(config.staging_bytes, 1024)
+        if config.cluster[2] > 1:
+            exchange = cute.recast_ptr(allocator.allocate(config.exchange_bytes, 16), dtype=Int32)
+        if config.fold_bytes > 0:
+            scratch = cute.recast_ptr(allocator.allocate(config.fold_bytes, 16), dtype=Float32)
+        return Shared(barriers, flag, arrived, scales, a, bs, staging, exchange, scratch)
+
     @cute.jit
-    def consume(
-        self,
-        pipe,
-        s_a,
-        s_bs,
-        smem,
-        flag,
-        tma_outs,
-        tma_targets,
-        outs,
-        folded,
-        aux,
-        s_scales,
-        workspace,
-        exchange,
-        raster,
-        run,
-        place,
-        first,
-        step,
-        k_tiles,
-        extents,
-    ):
+    def consume(self, pipe, smem: Shared, walk: Walk, aux, extents, outputs: Outputs, workspace):
         """Math warpgroups: multiply, then finish the tile."""
         config = self.config
         thread = cute.arch.thread_idx()[0] - WARPGROUP
         group = cute.arch.make_warp_uniform(thread // WARPGROUP)
-        start, accumulate = self.math.tiled_mma(False), self.math.tiled_mma(True)
-        lane = accumulate.get_slice(0 if config.pingpong else group * WARPGROUP)
-        r_a = accumulate.make_fragment_A(lane.partition_A(s_a))
-        r_bs = [accumulate.make_fragment_B(lane.partition_B(s_b)) for s_b in s_bs]
-        shape = accumulate.partition_shape_C(config.tile[:2])
-        accs = [cute.make_rmem_tensor(shape, Float32) for _ in s_bs]
+        mma = self.math.mma(smem.a, smem.bs, group)
+        accs = self.math.accumulators(mma)
+        exchange, epilogue_smem = (smem.exchange, smem.arrived), (smem.staging, smem.scratch)
         read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
         release = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
 
-        turn, stop = first, raster.items
-        if cutlass.const_expr(config.stream_k):
-            first, stop, step = 0, run.items, 1
+        first, stop, step = walk.first, walk.stop, walk.step
         if cutlass.const_expr(config.pingpong):
             first, step = first + group * step, 2 * step
-            read.advance(group * k_tiles)
-            release.advance(group * k_tiles)
+            read.advance(group * walk.k_tiles)
+            release.advance(group * walk.k_tiles)
         for item in range(first, stop, step):
-            segment = segment_of(config, item, run, place, k_tiles)
-            tile, begin, end = raster.locate(segment.tile, place), segment.begin, segment.end
+            segment = walk.segment(item)
+            tile = walk.tile(segment)
             if cutlass.const_expr(config.pingpong):
-                if item > turn:
+                if item > walk.first:
                     cute.arch.barrier(
                         barrier_id=TURN_BARRIER + group, number_of_threads=2 * WARPGROUP
                     )
-            view = self.stores.view(tile, place, thread, group, extents)
+            view = self.stores.view(tile, walk.place, thread, group, extents)
             if cutlass.const_expr(config.promotes):
-                k_range = (begin, end)
+                k_range = (segment.begin, segment.end)
                 read, release = self.math.promote(
-                    pipe, start, accumulate, accs, r_a, r_bs, s_scales, view, k_range, read, release
+                    pipe, mma, accs, smem.scales, view, k_range, read, release
                 )
             else:
                 read, release = self.math.accumulate(
-                    pipe, start, accumulate, accs, r_a, r_bs, end - begin, read, release
+                    pipe, mma, accs, segment.end - segment.begin, read, release
                 )
             if cutlass.const_expr(config.pingpong):
                 if item + step // 2 < stop:
@@ -454,20 +399,20 @@ class Sm90Matmul:
                 pipe.consumer_release(release)
                 release.advance()
             if cutlass.const_expr(config.pingpong):
-                read.advance(k_tiles)
-                release.advance(k_tiles)
+                read.advance(walk.k_tiles)
+                release.advance(walk.k_tiles)
 
             if cutlass.const_expr(config.stream_k):
-                if self.splits.over_workspace(accs[0], workspace, flag, run, segment, thread, view):
+                if self.splits.over_workspace(
+                    accs[0], workspace, smem.flag, walk.run, segment, thread, view
+                ):
                     block = device_epilogue.fetch(config.epilogue, aux, self.stores.block(view, 0))
-                    targets = (tma_outs, tma_targets, outs, folded)
-                    self.stores.finish(accs, block, smem, *targets, aux, view)
+                    self.stores.finish(accs, block, epilogue_smem, *outputs, aux, view)
             else:
                 sums = accs
                 if cutlass.const_expr(config.cluster[2] > 1):
-                    sums = [self.splits.over_cluster(accs[0], exchange, place[2], thread)]
-                targets = (tma_outs, tma_targets, outs, folded)
-                self.stores.finish(sums, fetched, smem, *targets, aux, view)
+                    sums = [self.splits.over_cluster(accs[0], exchange, walk.place[2], thread)]
+                self.stores.finish(sums, fetched, epilogue_smem, *outputs, aux, view)
         cute.arch.cp_async_bulk_wait_group(0, read=True)
 
 

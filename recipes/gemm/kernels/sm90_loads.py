@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import cutlass
 import cutlass.cute as cute
@@ -11,8 +12,9 @@ from cutlass import Float32, Int32, Int64
 from cutlass.cute.nvgpu import cpasync
 
 from cudnn_aot.recipes.gemm.kernels import epilogue as device_epilogue
-from cudnn_aot.recipes.gemm.kernels.raster import Run, Segment
+from cudnn_aot.recipes.gemm.kernels.raster import Walk
 from cudnn_aot.recipes.gemm.kernels.sm90_config import (
+    GROUP_WARPS,
     PREFETCHED_K_TILES,
     SCALES_LAG,
     WARP,
@@ -20,22 +22,123 @@ from cudnn_aot.recipes.gemm.kernels.sm90_config import (
 )
 
 
-def segment_of(
-    config: Config,
-    item: Int32,
-    run: Run | None,
-    place: tuple[Int32, Int32, Int32],
-    k_tiles: Int32,
-) -> Segment:
-    """The tile of an item, by its number, and its k tiles: all, or a CTA's share."""
-    if run is not None:
-        return run.segment(item)
-    if config.cluster[2] == 1:
-        return Segment(item, Int32(0), k_tiles)
-    split, splits = place[2], Int32(config.cluster[2])
-    share, extra = k_tiles // splits, k_tiles % splits
-    begin = split * share + cutlass.min(split, extra)
-    return Segment(item, begin, begin + share + Int32(split < extra))
+class Operand(NamedTuple):
+    """A or a B: the atom of TMA, the matrix as that sees it (rows, k, batch), and the stages in
+    shared memory (rows, k, stage).
+    """
+
+    tma: cute.CopyAtom
+    matrix: cute.Tensor
+    stages: cute.Tensor
+
+
+def tma_load(
+    tensor: cute.Tensor, layout: Any, box: tuple[int, int], sharers: int = 1
+) -> tuple[cute.CopyAtom, cute.Tensor]:
+    """TMA atom and coordinate tensor of an operand whose stages ``layout`` has, a box a load;
+    ``sharers`` CTAs load a slice of it each.
+    """
+    op = (
+        cpasync.CopyBulkTensorTileG2SOp()
+        if sharers == 1
+        else cpasync.CopyBulkTensorTileG2SMulticastOp()
+    )
+    stage = cute.select(layout, mode=[0, 1])
+    info = cpasync.make_tiled_tma_atom(op, tensor, stage, box, num_multicast=sharers)
+    return info[0], info[1]
+
+
+def operand_pipeline(
+    config: Config, barriers: cute.Pointer, arrivals: int
+) -> pipeline.PipelineTmaAsync:
+    """That of the stages, each of which is full after so many arrivals and the bytes of TMA. It may
+    be used when every CTA of the cluster is behind this.
+    """
+    sharing = config.cluster[0] + config.cluster[1] - 1
+    return pipeline.PipelineTmaAsync.create(
+        barrier_storage=barriers,
+        num_stages=config.stages,
+        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, arrivals),
+        consumer_group=pipeline.CooperativeGroup(
+            pipeline.Agent.Thread, sharing * config.tile_groups * GROUP_WARPS
+        ),
+        tx_count=config.stage_bytes,
+        cta_layout_vmnk=cute.make_layout((1, *config.cluster[:2], 1)),
+        defer_sync=True,
+    )
+
+
+def tma_parts(
+    tma: cute.CopyAtom, stages: cute.Tensor, tiles: cute.Tensor, which: Any = 0, sharers: int = 1
+) -> tuple[Any, Any]:
+    """What TMA moves, in shared memory and in a matrix: their first two modes become one, a load,
+    or that slice of it which the CTA brings that is the ``which``-th of ``sharers``.
+    """
+    return cpasync.tma_partition(
+        tma,
+        which,
+        cute.make_layout(sharers),
+        cute.group_modes(stages, 0, 2),
+        cute.group_modes(tiles, 0, 2),
+    )
+
+
+class Copied(NamedTuple):
+    """Where a warp is that copies to stages: how many it has copied to and not arrived at, the next
+    to copy to, and the next to arrive at.
+    """
+
+    late: Int32
+    stage: pipeline.PipelineState
+    ready: pipeline.PipelineState
+
+
+class LateArrivals:
+    """How a warp that copies to stages by cp.async arrives at them: it waits for the copies to one
+    when it has issued those to ``lag`` more, and then one lane arrives. With ``to_wgmma`` what was
+    copied is read through another proxy than cp.async writes it.
+    """
+
+    def __init__(self, stages: int, lag: int, to_wgmma: bool):
+        self.stages, self.lag, self.to_wgmma = stages, lag, to_wgmma
+
+    def start(self) -> Copied:
+        stage, late = self.first(), Int32(0)
+        return Copied(late, stage, self.first())
+
+    def first(self) -> pipeline.PipelineState:
+        return pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, self.stages)
+
+    @cute.jit
+    def commit(self, pipe, copied: Copied):
+        """All copies to a stage are issued: arrive at the one ``lag`` before it."""
+        late, stage, ready = copied
+        cute.arch.cp_async_commit_group()
+        stage.advance()
+        late = late + 1
+        if late > self.lag:
+            cute.arch.cp_async_wait_group(self.lag)
+            self.arrive(pipe, ready)
+            ready.advance()
+            late = late - 1
+        return Copied(late, stage, ready)
+
+    @cute.jit
+    def drain(self, pipe, copied: Copied):
+        """Wait for all copies, and arrive at the stages that are left."""
+        late, _, ready = copied
+        cute.arch.cp_async_wait_group(0)
+        for _ in range(late):
+            self.arrive(pipe, ready)
+            ready.advance()
+
+    @cute.jit
+    def arrive(self, pipe, stage: pipeline.PipelineState):
+        if cutlass.const_expr(self.to_wgmma):
+            cute.arch.fence_proxy("async.shared", space="cta")
+        cute.arch.sync_warp()
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive(pipe.producer_get_barrier(stage))
 
 
 class Loads:
@@ -43,113 +146,98 @@ class Loads:
 
     def __init__(self, config: Config):
         self.config = config
+        self.scales_arrivals = LateArrivals(config.stages, SCALES_LAG, to_wgmma=False)
 
-    def multicast_masks(self, cluster_layout: cute.Layout, coordinate: tuple) -> tuple[Any, Any]:
+    def multicast_masks(self, place: tuple[Int32, ...]) -> tuple[Any, Any]:
         """Which CTAs of the cluster receive this CTA's slices of A (same rows) and of B."""
+        layout, coordinate = cute.make_layout((*self.config.cluster, 1)), (*place, 0)
         mask_a = mask_b = 0
         if self.config.cluster[1] > 1:
-            mask_a = cute.make_layout_image_mask(cluster_layout, coordinate, mode=1)
+            mask_a = cute.make_layout_image_mask(layout, coordinate, mode=1)
         if self.config.cluster[0] > 1:
-            mask_b = cute.make_layout_image_mask(cluster_layout, coordinate, mode=0)
+            mask_b = cute.make_layout_image_mask(layout, coordinate, mode=0)
         return mask_a, mask_b
 
-    def parts_of_b(self, operands_b, place) -> list[Any]:
+    def parts_of_b(self, bs: Sequence[Operand], place: tuple[Int32, ...]) -> list[Any]:
         """What TMA moves of each B: shared memory (a load, stage), matrix (a load, n, k, batch)."""
         _, tile_n, tile_k = self.config.tile
         return [
-            cpasync.tma_partition(
-                tma_b,
+            tma_parts(
+                b.tma,
+                b.stages,
+                cute.local_tile(b.matrix, (tile_n, tile_k), (None, None, None)),
                 place[0],
-                cute.make_layout(self.config.cluster[0]),
-                cute.group_modes(s_b, 0, 2),
-                cute.group_modes(cute.local_tile(b, (tile_n, tile_k), (None, None, None)), 0, 2),
+                self.config.cluster[0],
             )
-            for tma_b, b, s_b in operands_b
+            for b in bs
         ]
 
     @cute.jit
-    def prefetch_b(self, operands_b, raster, place, first, k_tiles):
+    def prefetch_b(self, bs: Sequence[Operand], walk: Walk):
         """Bring the first k tiles of B to L2, where it is of no account who writes them when."""
-        if first < raster.items:
-            segment = segment_of(self.config, first, None, place, k_tiles)
-            tile, begin, end = raster.locate(segment.tile, place), segment.begin, segment.end
-            parts = self.parts_of_b(operands_b, place)
-            for k in range(begin, cutlass.min(begin + PREFETCHED_K_TILES, end)):
-                for (tma_b, b, _), (_, from_b) in zip(operands_b, parts, strict=True):
-                    batch = cutlass.min(tile.batch, b.shape[2] - 1)
-                    cute.prefetch(tma_b, from_b[None, tile.n, k, batch])
+        if walk.first < walk.stop:
+            segment = walk.segment(walk.first)
+            tile, begin = walk.tile(segment), segment.begin
+            parts = self.parts_of_b(bs, walk.place)
+            for k in range(begin, cutlass.min(begin + PREFETCHED_K_TILES, segment.end)):
+                for b, (_, from_b) in zip(bs, parts, strict=True):
+                    batch = cutlass.min(tile.batch, b.matrix.shape[2] - 1)
+                    cute.prefetch(b.tma, from_b[None, tile.n, k, batch])
 
     @cute.jit
-    def produce(
-        self,
-        pipe,
-        operand_a,
-        operands_b,
-        masks,
-        aux,
-        raster,
-        run,
-        place,
-        first,
-        step,
-        k_tiles,
-        extents,
-    ):
+    def produce(self, pipe, a: Operand, bs: Sequence[Operand], walk: Walk, aux, extents):
         """Producer warp: fill the operand stages of every item of this CTA, in order."""
         tile_m, tile_n, tile_k = self.config.tile
         row_bytes = tile_k * self.config.a_dtype.width // 8
-        tma_a, a, s_a = operand_a
+        masks = self.multicast_masks(walk.place)
         a_box = self.config.a_box
-        boxes_of_a = cute.local_tile(s_a, (a_box, tile_k), (None, 0, None))
-        to_a, from_a = cpasync.tma_partition(
-            tma_a,
-            place[1],
-            cute.make_layout(self.config.cluster[1]),
-            cute.group_modes(boxes_of_a, 0, 2),
-            cute.group_modes(cute.local_tile(a, (a_box, tile_k), (None, None, None)), 0, 2),
+        boxes_of_a = cute.local_tile(a.stages, (a_box, tile_k), (None, 0, None))
+        to_a, from_a = tma_parts(
+            a.tma,
+            boxes_of_a,
+            cute.local_tile(a.matrix, (a_box, tile_k), (None, None, None)),
+            walk.place[1],
+            self.config.cluster[1],
         )
-        parts_b = self.parts_of_b(operands_b, place)
+        parts_b = self.parts_of_b(bs, walk.place)
         state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, self.config.stages)
-        stop = raster.items
-        if cutlass.const_expr(self.config.stream_k):
-            first, stop, step = 0, run.items, 1
-        for item in range(first, stop, step):
-            segment = segment_of(self.config, item, run, place, k_tiles)
-            tile, begin, end = raster.locate(segment.tile, place), segment.begin, segment.end
-            batch_a = cutlass.min(tile.batch, a.shape[2] - 1)
+        for item in range(walk.first, walk.stop, walk.step):
+            segment = walk.segment(item)
+            tile = walk.tile(segment)
+            batch_a = cutlass.min(tile.batch, a.matrix.shape[2] - 1)
             tile_a = from_a[None, None, None, batch_a]
             tiles_b = [
-                from_b[None, tile.n, None, cutlass.min(tile.batch, b.shape[2] - 1)]
-                for (_, b, _), (_, from_b) in zip(operands_b, parts_b, strict=True)
+                from_b[None, tile.n, None, cutlass.min(tile.batch, b.matrix.shape[2] - 1)]
+                for b, (_, from_b) in zip(bs, parts_b, strict=True)
             ]
             first_box = tile.m * (tile_m // a_box)
             # A box outside the matrix takes longer than one inside. Where none is loaded, rows keep
             # what they held: their results are never stored.
             boxes = Int32(1)
             if cutlass.const_expr(a_box < tile_m):
-                rows = cutlass.min(a.shape[0] - tile.m * tile_m, tile_m)
+                rows = cutlass.min(a.matrix.shape[0] - tile.m * tile_m, tile_m)
                 boxes = cutlass.max(cute.ceil_div(rows, a_box), 0)
             # What is unrolled by itself has the same instructions for each k tile, many times over.
-            for k in cutlass.range(begin, end, unroll=1):
+            for k in cutlass.range(segment.begin, segment.end, unroll=1):
                 full = pipe.producer_get_barrier(state)
                 if cutlass.const_expr(a_box == tile_m):
                     pipe.producer_acquire(state)
                 else:
                     pipe.sync_object_empty.wait(state.index, state.phase)
                     with cute.arch.elect_one():
-                        brought = self.config.stage_bytes - (tile_m - boxes * a_box) * row_bytes
-                        cute.arch.mbarrier_arrive_and_expect_tx(full, brought)
+                        load_bytes = self.config.stage_bytes - (tile_m - boxes * a_box) * row_bytes
+                        cute.arch.mbarrier_arrive_and_expect_tx(full, load_bytes)
                 for box in range(boxes):
                     cute.copy(
-                        tma_a,
+                        a.tma,
                         tile_a[None, first_box + box, k],
                         to_a[None, box, state.index],
                         tma_bar_ptr=full,
                         mcast_mask=masks[0],
                     )
-                for p in cutlass.range_constexpr(len(operands_b)):
+                for p in cutlass.range_constexpr(len(bs)):
                     cute.copy(
-                        operands_b[p][0],
+                        bs[p].tma,
                         tiles_b[p][None, k],
                         parts_b[p][0][None, state.index],
                         tma_bar_ptr=full,
@@ -171,57 +259,33 @@ class Loads:
         pipe.producer_tail(state)
 
     @cute.jit
-    def produce_scales(
-        self, pipe, scales, s_scales, raster, run, place, first, step, k_tiles, extents
-    ):
+    def produce_scales(self, pipe, scales, s_scales, walk: Walk, extents):
         """Another producer warp: bring the scales of every item's stages, in order."""
         config = self.config
         tile_m, tile_n, tile_k = config.tile
         tensors = config.scales.of_each(scales)
         lane = cute.arch.lane_idx()
         atom = cute.make_copy_atom(cpasync.CopyG2SOp(), Float32, num_bits_per_copy=32)
-        state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-        # Stages that this warp has not arrived at yet, and the next of them.
-        late = Int32(0)
-        ready = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-        stop = raster.items
-        if cutlass.const_expr(config.stream_k):
-            first, stop, step = 0, run.items, 1
-        for item in range(first, stop, step):
-            segment = segment_of(self.config, item, run, place, k_tiles)
-            tile, begin, end = raster.locate(segment.tile, place), segment.begin, segment.end
+        copied = self.scales_arrivals.start()
+        for item in range(walk.first, walk.stop, walk.step):
+            segment = walk.segment(item)
+            tile = walk.tile(segment)
             copies = self.copies_of_scales(tensors, tile, extents, lane)
-            for k in range(begin, end):  # kept from being unrolled, it was 5 % slower
-                pipe.sync_object_empty.wait(state.index, state.phase)
+            # The compiler may unroll it: kept from that, it was 5 % slower.
+            for k in range(segment.begin, segment.end):
+                pipe.sync_object_empty.wait(copied.stage.index, copied.stage.phase)
                 block = (k // (config.scales.depth // tile_k)).to(Int64)
                 for i in cutlass.range_constexpr(len(copies)):
                     tensor, lanes, begins, at = copies[i]
                     if lane < lanes:
                         source = tensor.iterator + (begins + block * tensor.stride[1])
-                        target = s_scales.iterator + s_scales.layout((at, state.index))
+                        target = s_scales.iterator + s_scales.layout((at, copied.stage.index))
                         one = cute.make_layout(1)
                         cute.copy(
                             atom, cute.make_tensor(source, one), cute.make_tensor(target, one)
                         )
-                cute.arch.cp_async_commit_group()
-                state.advance()
-                late = late + 1
-                if late > SCALES_LAG:
-                    cute.arch.cp_async_wait_group(SCALES_LAG)
-                    self.arrive(pipe, ready)
-                    ready.advance()
-                    late = late - 1
-        cute.arch.cp_async_wait_group(0)
-        for _ in range(late):
-            self.arrive(pipe, ready)
-            ready.advance()
-
-    @cute.jit
-    def arrive(self, pipe, ready):
-        """A warp whose copies to a stage are there says so."""
-        cute.arch.sync_warp()
-        with cute.arch.elect_one():
-            cute.arch.mbarrier_arrive(pipe.producer_get_barrier(ready))
+                copied = self.scales_arrivals.commit(pipe, copied)
+        self.scales_arrivals.drain(pipe, copied)
 
     def copies_of_scales(self, tensors, tile, extents, lane: Int32) -> list[tuple[Any, ...]]:
         """Of each copy of a warp: the scales, how many lanes take part, where in memory their

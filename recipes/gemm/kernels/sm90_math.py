@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import cutlass
 import cutlass.cute as cute
@@ -11,8 +12,24 @@ from cutlass import Float32, Int32
 from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
 from cutlass.tensor_utils import LayoutEnum
 
-from cudnn_aot.recipes.gemm.kernels.sm90_config import GROUP_ROWS, Config, block_pattern
+from cudnn_aot.recipes.gemm.kernels.sm90_config import (
+    GROUP_ROWS,
+    WARPGROUP,
+    Config,
+    block_pattern,
+)
 from cudnn_aot.recipes.gemm.kernels.sm90_stores import View
+
+
+class Mma(NamedTuple):
+    """What a math warpgroup multiplies: its rows of A's stages and all of each B's, by WGMMA that
+    sum from zero (``start``) or onto what there is (``add``).
+    """
+
+    start: cute.TiledMma
+    add: cute.TiledMma
+    a: cute.Tensor
+    bs: list[cute.Tensor]
 
 
 class Math:
@@ -37,6 +54,18 @@ class Math:
         shape = (rows, config.tile[2], config.stages)
         return cute.tile_to_shape(atom, shape, order=(0, 1, 2) if k_major else (1, 0, 2))
 
+    def mma(self, s_a: cute.Tensor, s_bs: Sequence[cute.Tensor], group: Int32) -> Mma:
+        """Of math warpgroup ``group``, and the stages of A and of each B."""
+        start, add = self.tiled_mma(False), self.tiled_mma(True)
+        lane = add.get_slice(0 if self.config.pingpong else group * WARPGROUP)
+        a = add.make_fragment_A(lane.partition_A(s_a))
+        return Mma(start, add, a, [add.make_fragment_B(lane.partition_B(s_b)) for s_b in s_bs])
+
+    def accumulators(self, mma: Mma) -> list[cute.Tensor]:
+        """Registers of the sums of each product's tile."""
+        shape = mma.add.partition_shape_C(self.config.tile[:2])
+        return [cute.make_rmem_tensor(shape, Float32) for _ in mma.bs]
+
     def tiled_mma(self, accumulate: bool) -> cute.TiledMma:
         config = self.config
         mma = sm90_utils.make_trivial_tiled_mma(
@@ -52,18 +81,18 @@ class Math:
         return mma
 
     @cute.jit
-    def accumulate(self, pipe, start, accumulate, accs, r_a, r_bs, k_tiles: Int32, read, release):
+    def accumulate(self, pipe, mma: Mma, accs, k_tiles: Int32, read, release):
         """Sum the products of ``k_tiles`` stages, at least one, on the tensor cores; the last of
         them are not waited for, and their stage is not released.
 
         Returns the pipeline's states.
         """
         pipe.consumer_wait(read)
-        self.multiply_stage(start, accumulate, accs, r_a, r_bs, read.index)
+        self.issue_stage(mma, mma.start, accs, read.index)
         read.advance()
         for _ in range(1, k_tiles):
             pipe.consumer_wait(read)
-            self.multiply_stage(accumulate, accumulate, accs, r_a, r_bs, read.index)
+            self.issue_stage(mma, mma.add, accs, read.index)
             read.advance()
             # All but the step just issued is done: its predecessor's stage is free.
             warpgroup.wait_group(1)
@@ -71,25 +100,22 @@ class Math:
             release.advance()
         return read, release
 
-    def multiply_stage(self, first, accumulate, accs, r_a, r_bs, stage: Int32) -> None:
+    def issue_stage(self, mma: Mma, first: cute.TiledMma, accs, stage: Int32) -> None:
         """Issue the WGMMA of a stage; ``first`` is that of step 0."""
         warpgroup.fence()
-        for i in range(cute.size(r_a, mode=[2])):
-            mma = first if i == 0 else accumulate
+        for i in range(cute.size(mma.a, mode=[2])):
+            wgmma = first if i == 0 else mma.add
             place = (None, None, i, stage)
-            for acc, r_b in zip(accs, r_bs, strict=True):
-                cute.gemm(mma, acc, r_a[place], r_b[place], acc)
+            for acc, b in zip(accs, mma.bs, strict=True):
+                cute.gemm(wgmma, acc, mma.a[place], b[place], acc)
         warpgroup.commit_group()
 
     @cute.jit
     def promote(
         self,
         pipe,
-        start,
-        accumulate,
+        mma: Mma,
         accs,
-        r_a,
-        r_bs,
         s_scales,
         view: cutlass.Constexpr,
         k_range: tuple[Int32, Int32],
@@ -104,9 +130,7 @@ class Math:
         config = self.config
         columns = config.mma_columns
         pieces = [(p, n) for p in range(config.products) for n in range(config.tile[1] // columns)]
-        part = cute.make_rmem_tensor(
-            accumulate.partition_shape_C((config.tile[0], columns)), Float32
-        )
+        part = cute.make_rmem_tensor(mma.add.partition_shape_C((config.tile[0], columns)), Float32)
         flat = cute.make_tensor(part.iterator, cute.make_layout(cute.size(part)))
         pattern = block_pattern(columns)
         begin, end = k_range
@@ -121,14 +145,14 @@ class Math:
                 read = first.clone()
                 if cutlass.const_expr(index == 0):
                     pipe.consumer_wait(read)
-                self.multiply(start, accumulate, part, r_a, r_bs[p], n, read.index)
+                self.issue_columns(mma, mma.start, part, p, n, read.index)
                 if cutlass.const_expr(config.scales is not None):
                     scales = self.read_scales(s_scales, view, p, n, read.index)
                 read.advance()
                 for _ in range(k + 1, last):
                     if cutlass.const_expr(index == 0):
                         pipe.consumer_wait(read)
-                    self.multiply(accumulate, accumulate, part, r_a, r_bs[p], n, read.index)
+                    self.issue_columns(mma, mma.add, part, p, n, read.index)
                     read.advance()
                     if cutlass.const_expr(is_last):
                         warpgroup.wait_group(1)
@@ -176,11 +200,15 @@ class Math:
             factors[group] = [row * of_columns for row in rows]
         return factors
 
-    def multiply(self, first, accumulate, part, r_a, r_b, n: int, stage: Int32) -> None:
-        """Issue the WGMMA of a k tile and its ``n``-th columns; ``first`` is that of step 0."""
+    def issue_columns(
+        self, mma: Mma, first: cute.TiledMma, part, p: int, n: int, stage: Int32
+    ) -> None:
+        """Issue the WGMMA of a stage and the ``n``-th columns of a product; ``first`` is that of
+        step 0.
+        """
         warpgroup.fence()
-        for i in range(cute.size(r_a, mode=[2])):
-            a, b = r_a[None, None, i, stage], r_b[None, n, i, stage]
+        for i in range(cute.size(mma.a, mode=[2])):
+            a, b = mma.a[None, None, i, stage], mma.bs[p][None, n, i, stage]
             b = cute.make_tensor(b.iterator, cute.append(b.layout, cute.make_layout(1)))
-            cute.gemm(first if i == 0 else accumulate, part, a, b, part)
+            cute.gemm(first if i == 0 else mma.add, part, a, b, part)
         warpgroup.commit_group()

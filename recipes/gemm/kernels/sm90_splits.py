@@ -48,13 +48,13 @@ class Splits:
         by_thread = cute.make_layout((4, quads), stride=(1, 4 * math_threads))
         rank = cute.arch.block_idx_in_cluster()
         has_rows = view.rows[0] < view.extents[0]
-        pieces = run.walk.pieces(segment.tile)
+        pieces = run.stream_k.pieces(segment.tile)
         others = pieces.count - 1
         is_last = others == 0
         if others > 0:
             mine = run.cluster - pieces.first
             is_behind_two = mine > 1
-            streamed = segment.tile - run.walk.whole
+            streamed = segment.tile - run.stream_k.whole
             counter = counters.iterator + (streamed * config.cluster_size + rank)
             # The flag of the tile before may still be read.
             self.meet(math_threads)
@@ -63,8 +63,8 @@ class Splits:
             self.meet(math_threads)
             if (flag[0] < others) | is_behind_two:
                 if has_rows:
-                    place = self.place(partials, pieces.slot(mine), rank, thread)
-                    cute.autovec_copy(flat, cute.make_tensor(place, by_thread))
+                    ours = self.sums_of(partials, pieces.slot(mine), rank, thread)
+                    cute.autovec_copy(flat, cute.make_tensor(ours, by_thread))
                 cute.arch.fence_acq_rel_gpu()
                 self.meet(math_threads)
                 if thread == 0:
@@ -76,13 +76,13 @@ class Splits:
                 begin = Int32(0)
                 if is_behind_two:
                     begin = Int32(1)
-                    theirs = self.place(partials, pieces.slot(0), rank, thread)
+                    theirs = self.sums_of(partials, pieces.slot(0), rank, thread)
                     cute.autovec_copy(cute.make_tensor(theirs, by_thread), flat)
                 some = math.gcd(quads, QUADS_IN_FLIGHT)
                 part = cute.make_rmem_tensor((4, some), Float32)
                 for piece in range(begin, pieces.count):
                     if (piece != mine) | is_behind_two:
-                        theirs = self.place(partials, pieces.slot(piece), rank, thread)
+                        theirs = self.sums_of(partials, pieces.slot(piece), rank, thread)
                         for i in cutlass.range_constexpr(quads // some):
                             source = theirs + i * some * 4 * math_threads
                             layout = cute.make_layout((4, some), stride=by_thread.stride)
@@ -95,7 +95,7 @@ class Splits:
         """All math threads of the CTA wait for each other."""
         cute.arch.barrier(barrier_id=SPLIT_BARRIER, number_of_threads=math_threads)
 
-    def place(self, partials: cute.Tensor, slot: Int32, rank: Int32, thread: Int32):
+    def sums_of(self, partials: cute.Tensor, slot: Int32, rank: Int32, thread: Int32):
         """A thread's first sums in the slot of a piece, of which each CTA of a cluster has one."""
         tile_size = self.config.tile[0] * self.config.tile[1]
         number = slot * self.config.cluster_size + rank

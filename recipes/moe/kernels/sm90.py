@@ -53,18 +53,16 @@ twice that FP8. A group of few rows costs its weights: 64 experts of 7168 x 2048
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import cutlass
 import cutlass.cute as cute
 import cutlass.pipeline as pipeline
-from cutlass import Boolean, Float32, Int32, Int64
+from cutlass import Boolean, Int32, Int64
 from cutlass.cute.nvgpu import cpasync, warpgroup
 from cutlass.cute.runtime import make_fake_stream
 from cutlass.memory import SmemAllocator
 
-from cudnn_aot.recipes.gemm.kernels.raster import Raster, Tile
 from cudnn_aot.recipes.gemm.kernels.sm90_config import (
     GROUP_ROWS,
     MATH_REGISTERS,
@@ -72,141 +70,29 @@ from cudnn_aot.recipes.gemm.kernels.sm90_config import (
     WARPGROUP,
     Config,
 )
+from cudnn_aot.recipes.gemm.kernels.sm90_loads import (
+    LateArrivals,
+    Operand,
+    operand_pipeline,
+    tma_load,
+    tma_parts,
+)
 from cudnn_aot.recipes.gemm.kernels.sm90_math import Math
-from cudnn_aot.recipes.gemm.kernels.sm90_stores import Stores, View
-from cudnn_aot.recipes.moe.kernels import operands, segments
+from cudnn_aot.recipes.moe.kernels import operands
 from cudnn_aot.recipes.moe.kernels.segments import WARP
+from cudnn_aot.recipes.moe.kernels.sm90_stores import (
+    CHUNK_BYTES,
+    NO_ROW,
+    RowStores,
+    element,
+    row_chunks,
+)
+from cudnn_aot.recipes.moe.kernels.sm90_tiles import Tiles, TileWalk
 from cudnn_aot.recipes.trace.template import KernelTemplate, name_kernel
 
 PRODUCER_WARPS = WARPGROUP // WARP
 GATHER_PRODUCER_REGISTERS, GATHER_MATH_REGISTERS = 56, 224
 COLUMNS_STEP = 32  # of a tile: a row of a block has pieces for two threads at least
-CHUNK_BYTES = 16  # of a row, that a thread copies at a time
-NO_ROW = -1
-
-
-@dataclass(frozen=True)
-class RowView(View):
-    """A view whose rows, tile and extents count from the tile's first row.
-
-    Attributes:
-        row0: that row.
-        whole: whether TMA may store all of the warpgroup's rows.
-        targets: the rows of the result that this thread stores to, row by row; negative for none.
-    """
-
-    row0: Int32
-    whole: Boolean
-    targets: tuple[Int32, ...]
-
-
-class RowStores(Stores):
-    """Stores of tiles that begin at any row, and end where their group does."""
-
-    def __init__(self, config: Config, mode: str):
-        super().__init__(config)
-        self.blocks_unrolled = 1  # rows that no TMA stores are several times the code
-        self.mode = mode
-        (self.dtype,) = config.out_dtypes
-        self.wide = CHUNK_BYTES * 8 // self.dtype.width  # elements of a chunk
-        self.chunks = config.block_columns // self.wide  # of a row of a block
-        self.passes = GROUP_ROWS * self.chunks // WARPGROUP
-
-    def my_rows(self, row0: Int32, thread: Int32, group: Int32) -> list[Int32]:
-        """The routed rows that this thread stores chunks of, of the tile from ``row0`` on."""
-        first = row0 + group * GROUP_ROWS + thread % WARPGROUP // self.chunks
-        return [first + i * (WARPGROUP // self.chunks) for i in range(self.passes)]
-
-    def fetch_targets(
-        self, row0: Int32, end: Int32, route, thread: Int32, group: Int32
-    ) -> list[tuple]:
-        """Issue the loads of what says where those rows go; past the end, of the last row."""
-        if self.mode != "SCATTER":
-            return [()] * self.passes
-        rows = [cutlass.min(row, end - 1) for row in self.my_rows(row0, thread, group)]
-        return [tuple(element(each, row) for each in route[:2]) for row in rows]
-
-    def rows_view(
-        self, row0: Int32, column: Int32, end: Int32, route, fetched, out, thread, group
-    ) -> RowView:
-        """What this thread finishes of the tile of rows ``row0`` to ``end`` of a group."""
-        zero, (rows, n) = Int32(0), (out.shape[0], out.shape[1])
-        tile = Tile(m=zero, n=column, batch=zero, number=zero)
-        view = self.view(tile, (zero, zero, zero), thread, group, (end - row0, n))
-        first = row0 + group * GROUP_ROWS
-        # TMA clips at the end of the result.
-        whole = (first + GROUP_ROWS <= end) | ((end == rows) & (first < end))
-        mine = zip(self.my_rows(row0, thread, group), fetched, strict=True)
-        targets = tuple(self.target(route, row, end, given, rows) for row, given in mine)
-        return RowView(
-            view.tile, view.group, view.band, view.lane, view.rows, view.block, view.extents,
-            row0, whole, targets,
-        )  # fmt: skip
-
-    def target(self, route, row: Int32, end: Int32, fetched: tuple, rows: Int32) -> Int32:
-        """The row of the result for a routed row; negative past the group, or for no row."""
-        is_row, target = row < end, row
-        if self.mode == "SCATTER":
-            index, slot = (value.to(Int64) for value in fetched)
-            place = index * route[2] + slot
-            is_row = is_row & (place >= 0) & (place < rows.to(Int64))
-            target = place.to(Int32)
-        return Int32(cutlass.select_(is_row, target, Int32(NO_ROW)))
-
-    @cute.jit
-    def put(
-        self,
-        o: cutlass.Constexpr,
-        staged,
-        tma_outs,
-        tma_targets,
-        outs,
-        view: cutlass.Constexpr,
-        index,
-    ):
-        """Store a staged block."""
-        if cutlass.const_expr(self.config.store == "tma" and self.mode != "SCATTER"):
-            if view.whole & self.clips(view, index, self.dtype):
-                rows = cute.domain_offset((view.row0, 0, 0), tma_targets[o])
-                self.store_tma(tma_outs[o], rows, staged, view, index)
-            else:
-                self.store_rows(outs[o], staged, view, index)
-        else:
-            self.store_rows(outs[o], staged, view, index)
-
-    @cute.jit
-    def store_rows(self, out: cute.Tensor, staged: cute.Tensor, view: cutlass.Constexpr, index):
-        """Store the rows of a staged block that have a target, a chunk of a row per thread."""
-        atom = cute.make_copy_atom(
-            cute.nvgpu.CopyUniversalOp(), self.dtype, num_bits_per_copy=8 * CHUNK_BYTES
-        )
-        parts = row_chunks(atom, self.chunks, self.wide).get_slice(view.lane).partition_S(staged)
-        n = view.extents[1]
-        column = (view.block + index) * self.config.block_columns
-        column += view.lane % self.chunks * self.wide
-        for i in cutlass.range_constexpr(self.passes):
-            to = view.targets[i]
-            if (to >= 0) & (column < n):
-                part = parts[None, i, 0, 0]
-                chunk = cute.make_rmem_tensor(part.layout.shape, self.dtype)
-                cute.copy(atom, part, chunk)
-                place = to.to(Int64) * out.stride[0] + column.to(Int64) * out.stride[1]
-                if cutlass.const_expr(self.config.store == "tma"):
-                    if column + self.wide <= n:
-                        target = (out.iterator + place).align(CHUNK_BYTES)
-                        cute.copy(atom, chunk, cute.make_tensor(target, part.layout))
-                    else:
-                        self.store_some(out, chunk, place, n - column)
-                else:
-                    self.store_some(out, chunk, place, n - column)
-
-    @cute.jit
-    def store_some(self, out: cute.Tensor, chunk: cute.Tensor, place: Int64, count: Int32):
-        """Store the first ``count`` elements of a chunk, or all."""
-        for e in cutlass.range_constexpr(self.wide):
-            if e < count:
-                target = out.iterator + (place + e * out.stride[1])
-                cute.make_tensor(target, cute.make_layout(1))[0] = chunk[e]
 
 
 class Sm90Grouped:
@@ -214,9 +100,10 @@ class Sm90Grouped:
 
     def __init__(self, mode: str, config: Config):
         self.mode, self.config = mode, config
-        self.math, self.stores = Math(config), RowStores(config, mode)
+        self.walk, self.math = TileWalk(config, mode), Math(config)
+        self.stores = RowStores(config, mode)
         self.gathers = mode == "GATHER"
-        self.lag = config.stages // 2 - 1
+        self.arrivals = LateArrivals(config.stages, config.stages // 2 - 1, to_wgmma=True)
         self.registers = (
             (GATHER_PRODUCER_REGISTERS, GATHER_MATH_REGISTERS)
             if self.gathers
@@ -281,9 +168,7 @@ class Sm90Grouped:
                 a,
                 tma_b,
                 b,
-                tma_outs,
-                tma_targets,
-                out,
+                (tma_outs, tma_targets, (out,), ()),
                 offsets,
                 route,
                 groups,
@@ -303,15 +188,14 @@ class Sm90Grouped:
         a: cute.Tensor,
         tma_b: cute.CopyAtom,
         b: cute.Tensor,
-        tma_outs,
-        tma_targets,
-        out: cute.Tensor,
+        outputs,
         offsets: cute.Tensor,
         route,
         groups: Int32,
         blocks: Int32,
     ):
         config = self.config
+        tma_outs, _, (out,), _ = outputs
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         if warp == 0:
             for atom in (*tma_as, tma_b, *tma_outs):
@@ -323,19 +207,7 @@ class Sm90Grouped:
         s_a = smem.allocate_tensor(config.a_dtype, a_layout.outer, 1024, a_layout.inner)
         s_b = smem.allocate_tensor(config.b_dtype, b_layout.outer, 1024, b_layout.inner)
         staging = smem.allocate(config.staging_bytes, 1024)
-        pipe = pipeline.PipelineTmaAsync.create(
-            barrier_storage=barriers,
-            num_stages=config.stages,
-            producer_group=pipeline.CooperativeGroup(
-                pipeline.Agent.Thread, 1 + PRODUCER_WARPS * self.gathers
-            ),
-            consumer_group=pipeline.CooperativeGroup(
-                pipeline.Agent.Thread, config.math_groups * (WARPGROUP // WARP)
-            ),
-            tx_count=config.stage_bytes,
-            cta_layout_vmnk=cute.make_layout((1, 1, 1, 1)),
-            defer_sync=True,
-        )
+        pipe = operand_pipeline(config, barriers, 1 + PRODUCER_WARPS * self.gathers)
         pipeline.pipeline_init_arrive(cluster_shape_mn=config.cluster, is_relaxed=True)
         pipeline.pipeline_init_wait(cluster_shape_mn=config.cluster)
         # Nothing of what the kernel before wrote is read, and nothing that it reads is written,
@@ -343,148 +215,65 @@ class Sm90Grouped:
         cute.arch.griddepcontrol_wait()
         cute.arch.griddepcontrol_launch_dependents()
 
+        operand_b = Operand(tma_b, b, s_b)
+        tiles = Tiles(offsets, groups, out, blocks)
         if warp < PRODUCER_WARPS:
             if cutlass.const_expr(config.math_groups > 1):
                 cute.arch.setmaxregister_decrease(self.registers[0])
             if cutlass.const_expr(self.gathers):
-                self.gather(pipe, a, s_a, (tma_b, b, s_b), offsets, route, out, groups, blocks)
+                self.gather(pipe, a, s_a, operand_b, tiles, route)
             elif warp == 0:
-                self.produce(pipe, (*tma_as, a, s_a), (tma_b, b, s_b), offsets, out, groups, blocks)
+                self.produce(pipe, Operand(*tma_as, a, s_a), operand_b, tiles)
         else:
             if cutlass.const_expr(config.math_groups > 1):
                 cute.arch.setmaxregister_increase(self.registers[1])
-            self.consume(
-                pipe,
-                (s_a, s_b),
-                staging,
-                (tma_outs, tma_targets, (out,)),
-                offsets,
-                route,
-                b.shape[1],
-                groups,
-                blocks,
-            )
+            self.consume(pipe, (s_a, s_b, staging), tiles, route, outputs, b.shape[1])
 
     name_kernel(kernel, "moe_sm90")
-
-    # --- the walk over tiles, which every warp that needs it makes for itself ---
-
-    def start(self) -> tuple[Int32, ...]:
-        """Ahead of the first segments."""
-        return tuple(Int32(0) for _ in range(6))
-
-    @cute.jit
-    def find(self, walk, item: Int32, offsets: cute.Tensor, out: cute.Tensor, groups: Int32):
-        """A warp's next tile, for items that ascend: ``(is a tile, group, its first row, its place
-        among the tiles of columns, the group's end)``, and the walk so far. The group is negative
-        for rows of none.
-
-        The walk is of the 32 segments of base - 32 on: each lane has the first row and the end of
-        one, and the number of items up to it; and where what is behind them starts, and the number
-        of items up to there.
-        """
-        tile_m, tile_n, _ = self.config.tile
-        first, end, through, base, start, before = walk
-        lane = cute.arch.lane_idx()
-        rows, tiles_n = out.shape[0], cute.ceil_div(out.shape[1], tile_n)
-        while (before <= item) & (base <= offsets.shape[0]):
-            first, end = segments.bounds(offsets, rows, base, start, lane)
-            items = cute.ceil_div(end - first, tile_m) * tiles_n
-            if cutlass.const_expr(self.mode == "SCATTER"):
-                group = base + lane - 1
-                if (group < 0) | (group >= groups):
-                    items = Int32(0)
-            through = segments.running_sum(items, lane) + before
-            start = cute.arch.shuffle_sync(end, WARP - 1)
-            before = cute.arch.shuffle_sync(through, WARP - 1)
-            base = base + WARP
-        walk = (first, end, through, base, start, before)
-
-        at = cute.arch.popc(cute.arch.vote_ballot_sync(through <= item))
-        # What all lanes get alike, but the compiler is told so by this alone.
-        of_first, of_end, of_through, total = (
-            cute.arch.make_warp_uniform(value)
-            for value in (*(cute.arch.shuffle_sync(v, at) for v in (first, end, through)), before)
-        )
-        at = cute.arch.make_warp_uniform(at)
-        tiles_m = cute.ceil_div(of_end - of_first, tile_m)
-        among = item - (of_through - tiles_m * tiles_n)
-        raster = Raster((tile_m, tile_n), (1, 1), tiles_m, tiles_n, Int32(1))
-        tile = raster.locate(among, (0, 0))
-        group = base - WARP + at - 1
-        if group >= groups:
-            group = Int32(NO_ROW)
-        return walk, (item < total, group, of_first + tile.m * tile_m, tile.n, of_end)
-
-    def k_tiles(self, group: Int32, k: Int32) -> Int32:
-        """Of a tile: none for rows of no group."""
-        tiles = cute.ceil_div(k, self.config.tile[2])
-        return Int32(cutlass.select_(group >= 0, tiles, Int32(0)))
-
-    # --- producers ---
 
     def b_tiles(self, operand_b) -> tuple[Any, Any]:
         """Stages of B, and tiles (columns, k, expert) that TMA loads to them."""
         _, tile_n, tile_k = self.config.tile
         tma_b, b, s_b = operand_b
-        return cpasync.tma_partition(
-            tma_b,
-            0,
-            cute.make_layout(1),
-            cute.group_modes(s_b, 0, 2),
-            cute.group_modes(cute.local_tile(b, (tile_n, tile_k), (None, None, None)), 0, 2),
-        )
+        return tma_parts(tma_b, s_b, cute.local_tile(b, (tile_n, tile_k), (None, None, None)))
 
     @cute.jit
-    def produce(self, pipe, operand_a, operand_b, offsets, out, groups: Int32, step: Int32):
+    def produce(self, pipe, operand_a: Operand, operand_b: Operand, tiles: Tiles):
         """Producer warp: fill the stages of every tile of this CTA, in order."""
         tile_m, _, tile_k = self.config.tile
         a_box = self.config.a_box
         row_bytes = tile_k * self.config.a_dtype.width // 8
         tma_a, a, s_a = operand_a
         tma_b, b, _ = operand_b
-        boxes_of_a = cute.group_modes(cute.local_tile(s_a, (a_box, tile_k), (None, 0, None)), 0, 2)
+        boxes_of_a = cute.local_tile(s_a, (a_box, tile_k), (None, 0, None))
         to_b, from_b = self.b_tiles(operand_b)
         state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, self.config.stages)
-        item = cute.arch.block_idx()[0]
-        walk, tile = self.find(self.start(), item, offsets, out, groups)
-        while tile[0]:
+        cursor, tile = self.walk.first(tiles)
+        while tile.exists:
             _, group, row0, column, end = tile
             rows_of_a = cute.local_tile(
                 cute.domain_offset((row0, 0), a), (a_box, tile_k), (None, None)
             )
-            to_a, from_a = cpasync.tma_partition(
-                tma_a, 0, cute.make_layout(1), boxes_of_a, cute.group_modes(rows_of_a, 0, 2)
-            )
+            to_a, from_a = tma_parts(tma_a, boxes_of_a, rows_of_a)
             tile_b = from_b[None, column, None, cutlass.max(group, 0) % b.shape[2]]
             boxes = cute.ceil_div(cutlass.min(end - row0, tile_m), a_box)
-            brought = self.config.stage_bytes - (tile_m - boxes * a_box) * row_bytes
-            for k in range(self.k_tiles(group, a.shape[1])):
+            load_bytes = self.config.stage_bytes - (tile_m - boxes * a_box) * row_bytes
+            for k in range(self.walk.k_tiles(group, a.shape[1])):
                 full = pipe.producer_get_barrier(state)
                 pipe.sync_object_empty.wait(state.index, state.phase)
                 with cute.arch.elect_one():
-                    cute.arch.mbarrier_arrive_and_expect_tx(full, brought)
+                    cute.arch.mbarrier_arrive_and_expect_tx(full, load_bytes)
                 for box in range(boxes):
                     cute.copy(
                         tma_a, from_a[None, box, k], to_a[None, box, state.index], tma_bar_ptr=full
                     )
                 cute.copy(tma_b, tile_b[None, k], to_b[None, state.index], tma_bar_ptr=full)
                 state.advance()
-            item = item + step
-            walk, tile = self.find(walk, item, offsets, out, groups)
+            cursor, tile = self.walk.next(cursor, tiles)
 
     @cute.jit
     def gather(
-        self,
-        pipe,
-        token: cute.Tensor,
-        s_a: cute.Tensor,
-        operand_b,
-        offsets,
-        route,
-        out,
-        groups: Int32,
-        step: Int32,
+        self, pipe, token: cute.Tensor, s_a: cute.Tensor, operand_b: Operand, tiles: Tiles, route
     ):
         """Producer warpgroup: A by cp.async from the rows that the index names, B by TMA."""
         config = self.config
@@ -507,13 +296,9 @@ class Sm90Grouped:
         to_b, from_b = self.b_tiles(operand_b)
         sources = cute.make_rmem_tensor((passes,), Int64)
         inside = cute.make_rmem_tensor((1,), Boolean)
-        state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-        # Stages that this warp has not arrived at yet, and the next of them.
-        late = Int32(0)
-        ready = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-        item = cute.arch.block_idx()[0]
-        walk, tile = self.find(self.start(), item, offsets, out, groups)
-        while tile[0]:
+        copied = self.arrivals.start()
+        cursor, tile = self.walk.first(tiles)
+        while tile.exists:
             _, group, row0, column, end = tile
             row = row0 + thread // chunks
             for i in cutlass.range_constexpr(passes):
@@ -521,43 +306,26 @@ class Sm90Grouped:
             live = cute.ceil_div(end - row0, rows_at_once)
             tile_b = from_b[None, column, None, cutlass.max(group, 0) % b.shape[2]]
             at = thread % chunks * wide
-            for k in range(self.k_tiles(group, token.shape[1])):
-                pipe.sync_object_empty.wait(state.index, state.phase)
+            for k in range(self.walk.k_tiles(group, token.shape[1])):
+                pipe.sync_object_empty.wait(copied.stage.index, copied.stage.phase)
                 if warp == 0:
-                    full = pipe.producer_get_barrier(state)
+                    full = pipe.producer_get_barrier(copied.stage)
                     with cute.arch.elect_one():
                         cute.arch.mbarrier_arrive_and_expect_tx(full, b_bytes)
-                    cute.copy(tma_b, tile_b[None, k], to_b[None, state.index], tma_bar_ptr=full)
+                    cute.copy(
+                        tma_b, tile_b[None, k], to_b[None, copied.stage.index], tma_bar_ptr=full
+                    )
                 k0 = k * tile_k + at
                 for i in cutlass.range_constexpr(passes):
                     if i < live:
-                        to = to_a[None, i, 0, state.index]
+                        to = to_a[None, i, 0, copied.stage.index]
                         inside[0] = (sources[i] >= 0) & (k0 < token.shape[1])
                         place = Int64(cutlass.select_(inside[0], sources[i] + k0, Int64(0)))
                         source = (token.iterator + place).align(CHUNK_BYTES)
                         cute.copy(atom, cute.make_tensor(source, to.layout), to, pred=inside)
-                cute.arch.cp_async_commit_group()
-                state.advance()
-                late = late + 1
-                if late > self.lag:
-                    cute.arch.cp_async_wait_group(self.lag)
-                    self.arrive(pipe, ready)
-                    ready.advance()
-                    late = late - 1
-            item = item + step
-            walk, tile = self.find(walk, item, offsets, out, groups)
-        cute.arch.cp_async_wait_group(0)
-        for _ in range(late):
-            self.arrive(pipe, ready)
-            ready.advance()
-
-    @cute.jit
-    def arrive(self, pipe, ready):
-        """A warp whose copies to a stage are there says so."""
-        cute.arch.fence_proxy("async.shared", space="cta")
-        cute.arch.sync_warp()
-        with cute.arch.elect_one():
-            cute.arch.mbarrier_arrive(pipe.producer_get_barrier(ready))
+                copied = self.arrivals.commit(pipe, copied)
+            cursor, tile = self.walk.next(cursor, tiles)
+        self.arrivals.drain(pipe, copied)
 
     @cute.jit
     def source(self, index: cute.Tensor, row: Int32, end: Int32, token: cute.Tensor) -> Int64:
@@ -571,69 +339,38 @@ class Sm90Grouped:
                 source = found * token.stride[0]
         return source
 
-    # --- math ---
-
     @cute.jit
-    def consume(self, pipe, operands_in_smem, staging, stored, offsets, route, k, groups, step):
+    def consume(self, pipe, smem, tiles: Tiles, route, outputs, k: Int32):
         """Math warpgroups: multiply, then finish the tile."""
         config = self.config
         thread = cute.arch.thread_idx()[0] - WARPGROUP
         group = cute.arch.make_warp_uniform(thread // WARPGROUP)
-        tma_outs, tma_targets, outs = stored
-        start, accumulate = self.math.tiled_mma(False), self.math.tiled_mma(True)
-        lane = accumulate.get_slice(group * WARPGROUP)
-        r_a = accumulate.make_fragment_A(lane.partition_A(operands_in_smem[0]))
-        r_b = accumulate.make_fragment_B(lane.partition_B(operands_in_smem[1]))
-        acc = cute.make_rmem_tensor(accumulate.partition_shape_C(config.tile[:2]), Float32)
+        s_a, s_b, staging = smem
+        _, _, (out,), _ = outputs
+        mma = self.math.mma(s_a, [s_b], group)
+        accs = self.math.accumulators(mma)
         read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
         release = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
-        item = cute.arch.block_idx()[0]
-        walk, tile = self.find(self.start(), item, offsets, outs[0], groups)
-        while tile[0]:
-            _, expert, row0, column, end = tile
+        cursor, tile = self.walk.first(tiles)
+        while tile.exists:
             # They fly while the tile is multiplied.
-            fetched = self.stores.fetch_targets(row0, end, route, thread, group)
-            k_tiles = self.k_tiles(expert, k)
+            fetched = self.stores.fetch_targets(tile, route, thread, group)
+            k_tiles = self.walk.k_tiles(tile.group, k)
             if cutlass.const_expr(config.promotes):
                 span = (Int32(0), k_tiles)
-                read, release = self.math.promote(
-                    pipe, start, accumulate, [acc], r_a, [r_b], (), None, span, read, release
-                )
+                read, release = self.math.promote(pipe, mma, accs, (), None, span, read, release)
             else:
                 if k_tiles > 0:
-                    read, release = self.math.accumulate(
-                        pipe, start, accumulate, [acc], r_a, [r_b], k_tiles, read, release
-                    )
+                    read, release = self.math.accumulate(pipe, mma, accs, k_tiles, read, release)
                     warpgroup.wait_group(0)
                     pipe.consumer_release(release)
                     release.advance()
                 else:
-                    acc.fill(0.0)
-            view = self.stores.rows_view(row0, column, end, route, fetched, outs[0], thread, group)
-            self.stores.finish(
-                [acc], [], (staging, None), tma_outs, tma_targets, outs, (), (), view
-            )
-            item = item + step
-            walk, tile = self.find(walk, item, offsets, outs[0], groups)
+                    accs[0].fill(0.0)
+            view = self.stores.rows_view(tile, route, fetched, out, thread, group)
+            self.stores.finish(accs, [], (staging, None), *outputs, (), view)
+            cursor, tile = self.walk.next(cursor, tiles)
         cute.arch.cp_async_bulk_wait_group(0, read=True)
-
-
-def tma_load(tensor: cute.Tensor, layout: Any, box: tuple[int, int]) -> tuple[Any, Any]:
-    """TMA atom and coordinate tensor of an operand whose stages ``layout`` has."""
-    op, stage = cpasync.CopyBulkTensorTileG2SOp(), cute.select(layout, mode=[0, 1])
-    info = cpasync.make_tiled_tma_atom(op, tensor, stage, box)
-    return info[0], info[1]
-
-
-def row_chunks(atom: cute.CopyAtom, chunks: int, wide: int) -> cute.TiledCopy:
-    """A warpgroup's copy of rows of ``chunks`` pieces of ``wide`` elements, a piece per thread."""
-    threads = cute.make_layout((WARPGROUP // chunks, chunks), stride=(chunks, 1))
-    return cute.make_tiled_copy_tv(atom, threads, cute.make_layout((1, wide)))
-
-
-def element(vector: cute.Tensor, at: Int32) -> Any:
-    place = vector.iterator + at.to(Int64) * vector.stride[0]
-    return cute.make_tensor(place, cute.make_layout(1))[0]
 
 
 def configuration(params: Mapping[str, Any]) -> Config:
