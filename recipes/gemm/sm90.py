@@ -46,8 +46,8 @@ from cudnn_aot.recipes.operand import FP8_DTYPES, bounds
 TMA_TEMPLATE = "gemm.kernels.sm90:matmul"
 # Rows of the result, of which a warpgroup leaves one partial value of a reduction.
 GROUP_ROWS = 64
-# Loads of a tile's rows of A, where a matrix has so few that its tiles are not full.
-A_PARTS, FEW_ROWS = 4, 256
+# Rows of the loads of A, where a matrix has so few that its tiles may not be full.
+A_PARTS, FEW_ROWS = [64, 16], 256
 # Of A, the most with which L2 is asked for B ahead of the kernel before: with more, what it is busy
 # with is no longer B alone.
 PREFETCH_ROWS = 512
@@ -178,7 +178,7 @@ def tma_params(
         "b_major": layout[1],
         "tile": list(config.tile),
         "cluster": [config.cluster_m, config.cluster_n, config.cluster_k],
-        "a_box": _a_box(facts, config, layout[0]),
+        "a_boxes": _a_boxes(facts, config, layout[0]),
         "prefetch_b": not config.stream_k and bounds(facts.m, facts.symbols)[1] <= PREFETCH_ROWS,
         "stream_k": config.stream_k == 1,
         "pingpong": config.pingpong == 1,
@@ -186,15 +186,15 @@ def tma_params(
     }
 
 
-def _a_box(facts: GemmFacts, config: GemmConfig, a_major: str) -> int:
+def _a_boxes(facts: GemmFacts, config: GemmConfig, a_major: str) -> list[int]:
     """Rows of A that a load brings: fewer than the tile's where the matrix may not have those, as
     rows outside of it take longer than others.
     """
     is_whole = lowering.is_multiple(facts.m, config.tile_m, facts.symbols)
     is_long = bounds(facts.m, facts.symbols)[1] > FEW_ROWS
     if is_whole or is_long or config.cluster_n > 1 or a_major != "k":
-        return config.tile_m
-    return config.tile_m // A_PARTS
+        return [config.tile_m]
+    return A_PARTS
 
 
 @dataclass(frozen=True, slots=True)

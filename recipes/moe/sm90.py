@@ -73,7 +73,7 @@ class MoeSm90Persistent(ScheduledEngine):
             {
                 "b_major": tma.weight_major(facts),
                 "tile": list(knobs.tile),
-                "a_box": _a_box(facts, knobs),
+                "a_boxes": _a_boxes(facts, knobs),
                 "store": "tma" if tma.stores_chunks(facts) else "direct",
             },
             (sm_count,),
@@ -82,7 +82,7 @@ class MoeSm90Persistent(ScheduledEngine):
         return lowering.lower(facts, target, fast, any_stride_branch(facts))
 
 
-def _a_box(facts: MoeFacts, config: MoeConfig) -> int:
+def _a_boxes(facts: MoeFacts, config: MoeConfig) -> list[int]:
     """Rows of A that a load brings; one that gathers loads rows."""
     few = config.tile_m == BOXED_TILE_M and facts.mode != "GATHER"
-    return config.tile_m // A_PARTS if few else config.tile_m
+    return A_PARTS if few else [config.tile_m]

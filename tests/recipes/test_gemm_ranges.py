@@ -315,7 +315,8 @@ def test_the_domain_is_what_the_kernel_is_written_for():
                 assert (ours is None) is (theirs is None), (config, ours, theirs)
                 if theirs is None:
                     known.add((tile_class(facts), config))
-                    assert parsed.a_box == tile[0] // (4 if rows == 30 and cluster[1] == 1 else 1)
+                    parts = rows == 30 and cluster[1] == 1
+                    assert parsed.a_boxes == ((64, 16) if parts else (tile[0],))
     made = {TileClass(*each) for each in itertools.product((2, 1), (1, 2))}
     made |= {TileClass(1, 1, columns) for columns in (128, 64, 0, 256)}
     made |= {TileClass(2, 1, folds_rows=True), TileClass(1, 1, 128, folds_rows=True)}
@@ -358,25 +359,25 @@ def test_each_way_to_split_k_has_a_kernel(any_m):
 
 
 @pytest.mark.parametrize(
-    ("tile_m", "make", "a_box"),
+    ("tile_m", "make", "in_parts"),
     [
-        (64, lambda: gemm_graphs.plain("g", 17, 512, 1024), 16),
-        (64, lambda: gemm_graphs.plain("g", 1, 512, 1024), 16),
-        (128, lambda: gemm_graphs.plain("g", 64, 512, 1024), 32),
-        (64, lambda: gemm_graphs.plain("g", "M", 512, 1024, symbols=rows("M", 1, 64)), 16),
-        (64, lambda: gemm_graphs.plain("g", "M", 512, 1024, symbols=rows("M", 0, FEW_ROWS)), 16),
+        (64, lambda: gemm_graphs.plain("g", 17, 512, 1024), True),
+        (64, lambda: gemm_graphs.plain("g", 1, 512, 1024), True),
+        (128, lambda: gemm_graphs.plain("g", 64, 512, 1024), True),
+        (64, lambda: gemm_graphs.plain("g", "M", 512, 1024, symbols=rows("M", 1, 64)), True),
+        (64, lambda: gemm_graphs.plain("g", "M", 512, 1024, symbols=rows("M", 0, FEW_ROWS)), True),
         # Whole tiles, for every value of the symbol.
-        (64, lambda: gemm_graphs.plain("g", 64, 512, 1024), 64),
-        (128, lambda: gemm_graphs.plain("g", 128, 512, 1024), 128),
-        (64, lambda: gemm_graphs.plain("g", "64*S", 512, 1024, symbols=rows("S", 1, 2)), 64),
+        (64, lambda: gemm_graphs.plain("g", 64, 512, 1024), False),
+        (128, lambda: gemm_graphs.plain("g", 128, 512, 1024), False),
+        (64, lambda: gemm_graphs.plain("g", "64*S", 512, 1024, symbols=rows("S", 1, 2)), False),
         # Long: of most tiles all rows are there.
-        (64, lambda: gemm_graphs.plain("g", FEW_ROWS + 1, 512, 1024), 64),
-        (128, lambda: gemm_graphs.plain("g", "M", 512, 1024, symbols=rows("M", 1, 4096)), 128),
+        (64, lambda: gemm_graphs.plain("g", FEW_ROWS + 1, 512, 1024), False),
+        (128, lambda: gemm_graphs.plain("g", "M", 512, 1024, symbols=rows("M", 1, 4096)), False),
         # A along M has no box of fewer rows.
-        (64, lambda: gemm_graphs.other_majors("g", 24, 512, 1024, True, True), 64),
+        (64, lambda: gemm_graphs.other_majors("g", 24, 512, 1024, True, True), False),
     ],
 )
-def test_few_rows_of_a_are_loaded_by_quarters_of_a_tile(tile_m, make, a_box):
+def test_tiles_of_a_that_may_not_be_full_are_loaded_in_parts(tile_m, make, in_parts):
     plans = listed(make())
     for cluster, split in itertools.product(SM90_CLUSTERS, ((1, 0), (2, 0), (1, 1))):
         config = GemmConfig(tile_m, 64, 64, *cluster, *split)
@@ -385,7 +386,7 @@ def test_few_rows_of_a_are_loaded_by_quarters_of_a_tile(tile_m, make, a_box):
         kernels = plans.lower(plans.append(ENGINE, config.to_public())).kernels
         (tma,) = [spec.params for spec in kernels if "tile" in spec.params]
         # Of A that two blocks share, each loads half of the tile's rows.
-        assert tma["a_box"] == (tile_m if cluster[1] > 1 else a_box)
+        assert tma["a_boxes"] == ([64, 16] if in_parts and cluster[1] == 1 else [tile_m])
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def params(
     e=BARE,
     b=None,
     products=1,
-    a_box=None,
+    a_boxes=None,
     prefetch_b=False,
     few=False,
     scales=None,
@@ -93,7 +93,7 @@ def params(
         "b_major": majors[1],
         "tile": list(tile),
         "cluster": list(cluster),
-        "a_box": a_box or tile[0] // (4 if few else 1),
+        "a_boxes": a_boxes or ([64, 16] if few else [tile[0]]),
         "prefetch_b": prefetch_b or few,
         "stream_k": stream_k,
         "pingpong": pingpong,
@@ -238,7 +238,7 @@ def test_every_tile_has_a_form():
         for name, value in row.items():
             values.setdefault(name, set()).add(str(value))
     assert values["cluster"] == {str(list(cluster)) for cluster in sm90_config.CLUSTERS}
-    assert values["a_box"] == set(map(str, sm90_config.A_BOXES))
+    assert values["a_boxes"] == {str(list(boxes)) for boxes in sm90_config.A_BOXES}
 
 
 def every_fold() -> dict:
@@ -513,15 +513,15 @@ def test_bytes_do_not_depend_on_the_process(compiled):
         ({"cluster": [2, 1, 2]}, "cluster: got (2, 1, 2), want one of (1, 1, 1), (2, 1, 1)"),
         ({"cluster": [1, 1, 2]}, "tile: got (128, 256, 64), of which 2 stages fit, want at least"),
         (
-            {"cluster": [1, 1, 4], "tile": (64, 96, 64), "a_box": 64},
+            {"cluster": [1, 1, 4], "tile": (64, 96, 64), "a_boxes": [64]},
             "tile: got (64, 96, 64), of which a block of 4 finishes 24 columns, want a multiple of",
         ),
         (
-            {"cluster": [1, 1, 2], "tile": (64, 96, 64), "a_box": 64, "stream_k": True},
+            {"cluster": [1, 1, 2], "tile": (64, 96, 64), "a_boxes": [64], "stream_k": True},
             "stream_k: got True with cluster (1, 1, 2), want one way to split K",
         ),
         (
-            {"cluster": [1, 1, 2], "tile": (64, 64, 64), "a_box": 64, "products": 2},
+            {"cluster": [1, 1, 2], "tile": (64, 64, 64), "a_boxes": [64], "products": 2},
             "products: got 2 with K split, want 1",
         ),
         (
@@ -536,11 +536,19 @@ def test_bytes_do_not_depend_on_the_process(compiled):
             {"tile": (64, 64, 64), "stream_k": True, "prefetch_b": True},
             "prefetch_b: got True with stream_k, which waits for a fill, want False",
         ),
-        ({"a_box": 48}, "a_box: got 48, want one of 16, 32, 64, 128"),
-        ({"a_box": 64}, "a_box: got 64 for tile (128, 256, 64), want the tile's rows, or 32"),
-        ({"a_box": 16}, "a_box: got 16 for tile (128, 256, 64), want the tile's rows, or 32"),
-        ({"a_box": 32, "a_major": "m"}, "a_box: got 32 for tile (128, 256, 64), want the tile's"),
-        ({"a_box": 32, "cluster": [1, 2, 1]}, "a_box: got 32 for tile (128, 256, 64), want the"),
+        ({"a_boxes": [16]}, "a_boxes: got (16,), want one of (64,), (128,), (64, 16)"),
+        (
+            {"a_boxes": [64]},
+            "a_boxes: got (64,) for tile (128, 256, 64), want its rows or (64, 16)",
+        ),
+        (
+            {"a_boxes": [64, 16], "a_major": "m"},
+            "a_boxes: got (64, 16) for tile (128, 256, 64), want its rows",
+        ),
+        (
+            {"a_boxes": [64, 16], "cluster": [1, 2, 1]},
+            "a_boxes: got (64, 16) for tile (128, 256, 64), want its rows",
+        ),
         ({"a_dtype": "FLOAT"}, "a_dtype: got 'FLOAT', want one of BFLOAT16, HALF, FP8_E4M3, FP8"),
         ({"b_dtype": "HALF"}, "b_dtype: got 'HALF', want one of BFLOAT16"),
         ({"a_major": "n"}, "a_major: got 'n', want one of k, m"),

@@ -67,7 +67,7 @@ def params(tile, mode, token="BFLOAT16", weight=None, out=None, offset="INT32", 
         "route_dtypes": ROUTES[mode],
         "b_major": "k",
         "tile": list(tile),
-        "a_box": 16 if few else tile[0],
+        "a_boxes": [64, 16] if few else [tile[0]],
         "store": "tma",
     } | others
 

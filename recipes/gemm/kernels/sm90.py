@@ -19,10 +19,10 @@ Pipelines:
 * operands: producer warp -> math warpgroups, ``stages`` deep. Full: 1 arrival and the bytes of all
   tiles, and one of each lane that copies scales, when its copies (cp.async) are there. Empty: one
   arrival per math warp of a tile, of every CTA that gets this CTA's multicast. With a cluster
-  (2, 1, 1) two CTAs share B and each loads half of it for both; (1, 2, 1) shares A. ``a_box`` rows
-  of A are a load: all of the tile's, or a quarter of them, where loads of rows outside the matrix,
-  which take longer than others, are left out. Rows of the tile that are not there hold anything:
-  what is computed of them is never stored.
+  (2, 1, 1) two CTAs share B and each loads half of it for both; (1, 2, 1) shares A. ``a_boxes``
+  are the rows of a load of A: all of the tile's, or 64 and, of what is left, 16, so that few rows
+  outside the matrix are loaded, which take longer than others. Rows of the tile that are not there
+  hold anything: what is computed of them is never stored.
 * exchange: with a cluster (1, 1, W) its CTAs split K. Each writes its sums of the columns that
   another finishes into that one's shared memory; one barrier per CTA counts the bytes.
 * stores: each math warpgroup has ``SLOTS`` staging slots of 64 rows x 128 bytes of its own and one
@@ -206,8 +206,16 @@ class Sm90Matmul:
         tile_m, tile_n, tile_k = config.tile
         size_m, size_n, size_k = config.cluster
         a_layout, b_layout = self.math.operand_layouts()
-        a_box = self.math.operand_layout(config.a_box, config.a_major, config.a_dtype)
-        tma_a, a_tma = tma_load(a, a_box, (config.a_box, tile_k), size_n)
+        loads_a = [
+            tma_load(
+                a,
+                self.math.operand_layout(box, config.a_major, config.a_dtype),
+                (box, tile_k),
+                size_n,
+            )
+            for box in config.a_boxes
+        ]
+        tma_as, a_tma = tuple(load[0] for load in loads_a), loads_a[0][1]
         loads = [tma_load(b, b_layout, (tile_n, tile_k), size_m) for b in bs]
         tma_bs, bs_tma = tuple(load[0] for load in loads), tuple(load[1] for load in loads)
         tma_outs = tma_targets = ()
@@ -237,7 +245,7 @@ class Sm90Matmul:
             clusters, streamed = stream_k.clusters, (stream_k.whole, stream_k.shares)
         if items > 0:
             self.kernel(
-                tma_a,
+                tma_as,
                 a_tma,
                 tma_bs,
                 bs_tma,
@@ -261,7 +269,7 @@ class Sm90Matmul:
     @cute.kernel
     def kernel(
         self,
-        tma_a: cute.CopyAtom,
+        tma_as,
         a: cute.Tensor,
         tma_bs,
         bs,
@@ -280,8 +288,7 @@ class Sm90Matmul:
         config = self.config
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         if warp == 0:
-            cpasync.prefetch_descriptor(tma_a)
-            for atom in tma_bs + outputs.tma:
+            for atom in tma_as + tma_bs + outputs.tma:
                 cpasync.prefetch_descriptor(atom)
 
         smem = self.allocate()
@@ -291,7 +298,7 @@ class Sm90Matmul:
         pipe = operand_pipeline(config, smem.barriers, 1 + (config.scales is not None))
         pipeline.pipeline_init_arrive(cluster_shape_mn=config.cluster, is_relaxed=True)
 
-        operand_a = Operand(tma_a, a, smem.a)
+        operand_a = Operand(tma_as, a, smem.a)
         operands_b = tuple(Operand(*each) for each in zip(tma_bs, bs, smem.bs, strict=True))
         cluster = cute.arch.block_idx()[0] // config.cluster[0]
         rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())

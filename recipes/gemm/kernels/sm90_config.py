@@ -47,8 +47,10 @@ TILES = {
     for bits in (16, 8)
 }
 CLUSTERS = ((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (1, 1, 4))
-A_BOXES = (16, 32, 64, 128)
-A_PARTS = 4  # loads of the rows of a tile, where it may have fewer
+# Rows of the loads of A: of a whole tile, or where it may not be full of 64 rows and, of what is
+# left, of 16.
+A_PARTS = (64, 16)
+A_BOXES = ((64,), (128,), A_PARTS)
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class Config:
     b_major: str
     tile: tuple[int, int, int]
     cluster: tuple[int, int, int]
-    a_box: int
+    a_boxes: tuple[int, ...]
     prefetch_b: bool
     stream_k: bool
     pingpong: bool
@@ -87,7 +89,7 @@ class Config:
             b_major=_chosen(params, "b_major", ("k",) if is_fp8 else ("k", "n")),
             tile=_chosen(params, "tile", TILES[a_dtype.width]),
             cluster=_chosen(params, "cluster", CLUSTERS),
-            a_box=_chosen(params, "a_box", A_BOXES),
+            a_boxes=_chosen(params, "a_boxes", A_BOXES),
             prefetch_b=_chosen(params, "prefetch_b", (False, True)),
             stream_k=_chosen(
                 params, "stream_k", (False, True) if params["products"] == 1 else (False,)
@@ -137,10 +139,9 @@ class Config:
         may_be_part = self.a_major == "k" and self.cluster[1] == 1
         if self.prefetch_b and self.stream_k:
             return "prefetch_b: got True with stream_k, which waits for a fill, want False"
-        part = self.tile[0] // A_PARTS
-        if self.a_box != self.tile[0] and not (self.a_box == part and may_be_part):
-            other = f", or {part}" if may_be_part else ""
-            return f"a_box: got {self.a_box} for tile {self.tile}, want the tile's rows{other}"
+        if self.a_boxes != (self.tile[0],) and not (self.a_boxes == A_PARTS and may_be_part):
+            other = f" or {A_PARTS}" if may_be_part else ""
+            return f"a_boxes: got {self.a_boxes} for tile {self.tile}, want its rows{other}"
         return None
 
     @property

@@ -23,11 +23,11 @@ from cudnn_aot.recipes.gemm.kernels.sm90_config import (
 
 
 class Operand(NamedTuple):
-    """A or a B: the atom of TMA, the matrix as that sees it (rows, k, batch), and the stages in
-    shared memory (rows, k, stage).
+    """A or a B: the atom of TMA, of A one for each of the boxes, the matrix as that sees it (rows,
+    k, batch), and the stages in shared memory (rows, k, stage).
     """
 
-    tma: cute.CopyAtom
+    tma: Any
     matrix: cute.Tensor
     stages: cute.Tensor
 
@@ -81,6 +81,46 @@ def tma_parts(
         cute.group_modes(stages, 0, 2),
         cute.group_modes(tiles, 0, 2),
     )
+
+
+class RowLoads(NamedTuple):
+    """Loads of so many rows of A each: what TMA moves of them, in shared memory (a load, its place,
+    stage) and in the matrix (a load, its place, k).
+    """
+
+    box: int
+    tma: cute.CopyAtom
+    to: Any
+    source: Any
+
+
+def load_counts(boxes: Sequence[int], rows: Int32) -> tuple[list[Int32], Int32]:
+    """How many loads of each of these numbers of rows bring a tile's ``rows``, and how many those
+    are: as few as leave less than the smallest of them outside, which take longer than others.
+    """
+    counts, brought = [], Int32(0)
+    for box in boxes:
+        count = (cutlass.max(rows - brought, 0) + boxes[-1] - 1) // box
+        counts.append(count)
+        brought = brought + count * box
+    return counts, brought
+
+
+@cute.jit
+def load_rows(loads: Sequence[RowLoads], counts, first: Int32, k: Int32, stage: Int32, full, mask):
+    """Bring the rows of a tile from ``first`` on to a stage."""
+    start = Int32(0)
+    for i in cutlass.range_constexpr(len(loads)):
+        box, tma, to, source = loads[i]
+        for load in range(counts[i]):
+            cute.copy(
+                tma,
+                source[None, (first + start) // box + load, k],
+                to[None, start // box + load, stage],
+                tma_bar_ptr=full,
+                mcast_mask=mask,
+            )
+        start = start + counts[i] * box
 
 
 class Copied(NamedTuple):
@@ -190,51 +230,47 @@ class Loads:
         tile_m, tile_n, tile_k = self.config.tile
         row_bytes = tile_k * self.config.a_dtype.width // 8
         masks = self.multicast_masks(walk.place)
-        a_box = self.config.a_box
-        boxes_of_a = cute.local_tile(a.stages, (a_box, tile_k), (None, 0, None))
-        to_a, from_a = tma_parts(
-            a.tma,
-            boxes_of_a,
-            cute.local_tile(a.matrix, (a_box, tile_k), (None, None, None)),
-            walk.place[1],
-            self.config.cluster[1],
-        )
+        boxes = self.config.a_boxes
+        parts_a = [
+            tma_parts(
+                tma,
+                cute.local_tile(a.stages, (box, tile_k), (None, 0, None)),
+                cute.local_tile(a.matrix, (box, tile_k), (None, None, None)),
+                walk.place[1],
+                self.config.cluster[1],
+            )
+            for box, tma in zip(boxes, a.tma, strict=True)
+        ]
         parts_b = self.parts_of_b(bs, walk.place)
         state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, self.config.stages)
         for item in range(walk.first, walk.stop, walk.step):
             segment = walk.segment(item)
             tile = walk.tile(segment)
             batch_a = cutlass.min(tile.batch, a.matrix.shape[2] - 1)
-            tile_a = from_a[None, None, None, batch_a]
+            loads_a = [
+                RowLoads(box, tma, to, source[None, None, None, batch_a])
+                for box, tma, (to, source) in zip(boxes, a.tma, parts_a, strict=True)
+            ]
             tiles_b = [
                 from_b[None, tile.n, None, cutlass.min(tile.batch, b.matrix.shape[2] - 1)]
                 for b, (_, from_b) in zip(bs, parts_b, strict=True)
             ]
-            first_box = tile.m * (tile_m // a_box)
-            # A box outside the matrix takes longer than one inside. Where none is loaded, rows keep
-            # what they held: their results are never stored.
-            boxes = Int32(1)
-            if cutlass.const_expr(a_box < tile_m):
-                rows = cutlass.min(a.matrix.shape[0] - tile.m * tile_m, tile_m)
-                boxes = cutlass.max(cute.ceil_div(rows, a_box), 0)
+            # Rows that are not loaded keep what they held: their results are never stored.
+            row0, counts, brought = tile.m * tile_m, [Int32(1)], Int32(tile_m)
+            if cutlass.const_expr(len(boxes) > 1):
+                rows = cutlass.min(a.matrix.shape[0] - row0, tile_m)
+                counts, brought = load_counts(boxes, rows)
             # What is unrolled by itself has the same instructions for each k tile, many times over.
             for k in cutlass.range(segment.begin, segment.end, unroll=1):
                 full = pipe.producer_get_barrier(state)
-                if cutlass.const_expr(a_box == tile_m):
+                if cutlass.const_expr(len(boxes) == 1):
                     pipe.producer_acquire(state)
                 else:
                     pipe.sync_object_empty.wait(state.index, state.phase)
                     with cute.arch.elect_one():
-                        load_bytes = self.config.stage_bytes - (tile_m - boxes * a_box) * row_bytes
+                        load_bytes = self.config.stage_bytes - (tile_m - brought) * row_bytes
                         cute.arch.mbarrier_arrive_and_expect_tx(full, load_bytes)
-                for box in range(boxes):
-                    cute.copy(
-                        a.tma,
-                        tile_a[None, first_box + box, k],
-                        to_a[None, box, state.index],
-                        tma_bar_ptr=full,
-                        mcast_mask=masks[0],
-                    )
+                load_rows(loads_a, counts, row0, k, state.index, full, masks[0])
                 for p in cutlass.range_constexpr(len(bs)):
                     cute.copy(
                         bs[p].tma,

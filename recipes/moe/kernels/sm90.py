@@ -14,7 +14,7 @@ the matmul's raster, so that those which read the same weights find them in L2.
 Roles of a CTA (threads):
 
 * warpgroup 0, producer: its warp 0 issues the TMA loads. Rows of a group are contiguous for NONE
-  and SCATTER: A is loaded from any first row on, ``a_box`` rows at a time, and no box behind the
+  and SCATTER: A is loaded from any first row on, in the boxes of the matmul, and none behind the
   group. For GATHER all four warps copy rows by cp.async, 16 bytes a thread; a row whose index is no
   token and what lies past K are zero-filled.
 * warpgroups 1..G: math, as in the matmul. Each owns 64 rows of the tile.
@@ -73,6 +73,9 @@ from cudnn_aot.recipes.gemm.kernels.sm90_config import (
 from cudnn_aot.recipes.gemm.kernels.sm90_loads import (
     LateArrivals,
     Operand,
+    RowLoads,
+    load_counts,
+    load_rows,
     operand_pipeline,
     tma_load,
     tma_parts,
@@ -143,9 +146,15 @@ class Sm90Grouped:
         tma_b, b = tma_load(weight, b_layout, (tile_n, tile_k))
         tma_as, a = (), token
         if cutlass.const_expr(not self.gathers):
-            a_box = self.math.operand_layout(config.a_box, config.a_major, config.a_dtype)
-            tma_a, a = tma_load(token, a_box, (config.a_box, tile_k))
-            tma_as = (tma_a,)
+            loads_a = [
+                tma_load(
+                    token,
+                    self.math.operand_layout(box, config.a_major, config.a_dtype),
+                    (box, tile_k),
+                )
+                for box in config.a_boxes
+            ]
+            tma_as, a = tuple(load[0] for load in loads_a), loads_a[0][1]
         # The stores are those of a matmul, whose result has a batch.
         out = cute.make_tensor(
             out.iterator, cute.make_layout((*out.shape, 1), stride=(*out.stride, 0))
@@ -223,7 +232,7 @@ class Sm90Grouped:
             if cutlass.const_expr(self.gathers):
                 self.gather(pipe, a, s_a, operand_b, tiles, route)
             elif warp == 0:
-                self.produce(pipe, Operand(*tma_as, a, s_a), operand_b, tiles)
+                self.produce(pipe, Operand(tma_as, a, s_a), operand_b, tiles)
         else:
             if cutlass.const_expr(config.math_groups > 1):
                 cute.arch.setmaxregister_increase(self.registers[1])
@@ -241,32 +250,33 @@ class Sm90Grouped:
     def produce(self, pipe, operand_a: Operand, operand_b: Operand, tiles: Tiles):
         """Producer warp: fill the stages of every tile of this CTA, in order."""
         tile_m, _, tile_k = self.config.tile
-        a_box = self.config.a_box
+        boxes = self.config.a_boxes
         row_bytes = tile_k * self.config.a_dtype.width // 8
-        tma_a, a, s_a = operand_a
+        tma_as, a, s_a = operand_a
         tma_b, b, _ = operand_b
-        boxes_of_a = cute.local_tile(s_a, (a_box, tile_k), (None, 0, None))
         to_b, from_b = self.b_tiles(operand_b)
         state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, self.config.stages)
         cursor, tile = self.walk.first(tiles)
         while tile.exists:
             _, group, row0, column, end = tile
-            rows_of_a = cute.local_tile(
-                cute.domain_offset((row0, 0), a), (a_box, tile_k), (None, None)
-            )
-            to_a, from_a = tma_parts(tma_a, boxes_of_a, rows_of_a)
+            rows_of_a = cute.domain_offset((row0, 0), a)
+            loads_a = []
+            for box, tma in zip(boxes, tma_as, strict=True):
+                parts = tma_parts(
+                    tma,
+                    cute.local_tile(s_a, (box, tile_k), (None, 0, None)),
+                    cute.local_tile(rows_of_a, (box, tile_k), (None, None)),
+                )
+                loads_a.append(RowLoads(box, tma, *parts))
             tile_b = from_b[None, column, None, cutlass.max(group, 0) % b.shape[2]]
-            boxes = cute.ceil_div(cutlass.min(end - row0, tile_m), a_box)
-            load_bytes = self.config.stage_bytes - (tile_m - boxes * a_box) * row_bytes
+            counts, brought = load_counts(boxes, cutlass.min(end - row0, tile_m))
+            load_bytes = self.config.stage_bytes - (tile_m - brought) * row_bytes
             for k in range(self.walk.k_tiles(group, a.shape[1])):
                 full = pipe.producer_get_barrier(state)
                 pipe.sync_object_empty.wait(state.index, state.phase)
                 with cute.arch.elect_one():
                     cute.arch.mbarrier_arrive_and_expect_tx(full, load_bytes)
-                for box in range(boxes):
-                    cute.copy(
-                        tma_a, from_a[None, box, k], to_a[None, box, state.index], tma_bar_ptr=full
-                    )
+                load_rows(loads_a, counts, Int32(0), k, state.index, full, 0)
                 cute.copy(tma_b, tile_b[None, k], to_b[None, state.index], tma_bar_ptr=full)
                 state.advance()
             cursor, tile = self.walk.next(cursor, tiles)
@@ -393,13 +403,13 @@ def configuration(params: Mapping[str, Any]) -> Config:
         },
     }
     return Config.parse(
-        own | {name: params[name] for name in ("b_major", "tile", "a_box", "store")}
+        own | {name: params[name] for name in ("b_major", "tile", "a_boxes", "store")}
     )
 
 
 def grouped_matmul(params: Mapping[str, Any]) -> KernelTemplate:
     """Template ``moe.kernels.sm90:grouped_matmul``; params as `operands.arguments` has them, and
-    ``b_major`` (k or n), ``tile`` (m, n, k), ``a_box``, ``store`` (tma or direct).
+    ``b_major`` (k or n), ``tile`` (m, n, k), ``a_boxes``, ``store`` (tma or direct).
     """
     config = configuration(params)
     head, tail = operands.tma_arguments(params)
