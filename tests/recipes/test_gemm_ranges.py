@@ -315,8 +315,8 @@ def test_the_domain_is_what_the_kernel_is_written_for():
                 assert (ours is None) is (theirs is None), (config, ours, theirs)
                 if theirs is None:
                     known.add((tile_class(facts), config))
-                    parts = rows == 30 and cluster[1] == 1
-                    assert parsed.a_boxes == ((64, 16) if parts else (tile[0],))
+                    in_parts = rows == 30 and cluster[1] == 1
+                    assert parsed.a_boxes == ((64, 16) if in_parts else (tile[0],))
     made = {TileClass(*each) for each in itertools.product((2, 1), (1, 2))}
     made |= {TileClass(1, 1, columns) for columns in (128, 64, 0, 256)}
     made |= {TileClass(2, 1, folds_rows=True), TileClass(1, 1, 128, folds_rows=True)}
@@ -386,7 +386,7 @@ def test_tiles_of_a_that_may_not_be_full_are_loaded_in_parts(tile_m, make, in_pa
         kernels = plans.lower(plans.append(ENGINE, config.to_public())).kernels
         (tma,) = [spec.params for spec in kernels if "tile" in spec.params]
         # Of A that two blocks share, each loads half of the tile's rows.
-        assert tma["a_boxes"] == ([64, 16] if in_parts and cluster[1] == 1 else [tile_m])
+        assert tma["a_boxes"] == ((64, 16) if in_parts and cluster[1] == 1 else (tile_m,))
 
 
 @pytest.mark.parametrize(

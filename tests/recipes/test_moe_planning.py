@@ -259,7 +259,7 @@ def test_the_launch_on_tensor_cores(mode):
     assert steps[-1]["args"][2:] == table["branches"]["any_stride"]["steps"][-1]["args"][1:]
     given = lowering.kernels[len(zero)].params
     assert (given["tile"], given["b_major"], given["store"]) == ((64, 128, 64), "n", "tma")
-    assert given["a_boxes"] == ([64] if mode == "GATHER" else [64, 16])
+    assert given["a_boxes"] == ((64,) if mode == "GATHER" else (64, 16))
 
 
 @pytest.mark.parametrize(

@@ -9,20 +9,22 @@ which ``fold.py`` folds.
 
 Roles of a CTA (threads):
 
-* warpgroup 0: its warp 0 issues TMA loads of A and B tiles; with ``scales``, warp 1 copies those.
-  The others idle.
+* warpgroup 0: a warp issues the TMA loads of A and another those of B, as to issue those of both
+  takes longer than a short k tile does to multiply; with ``scales``, a third copies those. The
+  others idle.
 * warpgroups 1..G: math. Each owns 64 rows of the tile: G = 2 for tiles of 128 rows, 1 for 64. With
   ``pingpong`` G = 2 and each owns every second tile: one multiplies while the other finishes.
 
 Pipelines:
 
-* operands: producer warp -> math warpgroups, ``stages`` deep. Full: 1 arrival and the bytes of all
-  tiles, and one of each lane that copies scales, when its copies (cp.async) are there. Empty: one
-  arrival per math warp of a tile, of every CTA that gets this CTA's multicast. With a cluster
-  (2, 1, 1) two CTAs share B and each loads half of it for both; (1, 2, 1) shares A. ``a_boxes``
-  are the rows of a load of A: all of the tile's, or 64 and, of what is left, 16, so that few rows
-  outside the matrix are loaded, which take longer than others. Rows of the tile that are not there
-  hold anything: what is computed of them is never stored.
+* operands: producer warps -> math warpgroups, ``stages`` deep. Full: 1 arrival and the bytes of all
+  tiles, which may come ahead of the arrival that says how many they are, and one of each lane that
+  copies scales, when its copies (cp.async) are there. Empty: one arrival per math warp of a tile,
+  of every CTA that gets this CTA's multicast. With a cluster (2, 1, 1) two CTAs share B and each
+  loads half of it for both; (1, 2, 1) shares A. ``a_boxes`` are the rows of a load of A: all of the
+  tile's, or 64 and, of what is left, 16, so that few rows outside the matrix are loaded, which take
+  longer than others. Rows of the tile that are not there hold anything: what is computed of them is
+  never stored.
 * exchange: with a cluster (1, 1, W) its CTAs split K. Each writes its sums of the columns that
   another finishes into that one's shared memory; one barrier per CTA counts the bytes.
 * stores: each math warpgroup has ``SLOTS`` staging slots of 64 rows x 128 bytes of its own and one
@@ -107,11 +109,14 @@ from cudnn_aot.recipes.gemm.kernels import epilogue as device_epilogue
 from cudnn_aot.recipes.gemm.kernels import operands
 from cudnn_aot.recipes.gemm.kernels.raster import Raster, StreamK, Walk
 from cudnn_aot.recipes.gemm.kernels.sm90_config import (
+    A_WARP,
+    B_WARP,
     GROUP_ROWS,
     GROUP_WARPS,
     MATH_REGISTERS,
     PRODUCER_REGISTERS,
     SCALE_ALIGN,
+    SCALES_WARP,
     TURN_BARRIER,
     WARPGROUP,
     Config,
@@ -317,17 +322,19 @@ class Sm90Matmul:
             # Nothing of what the kernel before wrote is read, and nothing that it reads is written,
             # ahead of this.
             if cutlass.const_expr(config.prefetch_b):
-                if warp == 0:
+                if warp == B_WARP:
                     self.loads.prefetch_b(operands_b, walk)
             cute.arch.griddepcontrol_wait()
 
         if warp < GROUP_WARPS:
             if cutlass.const_expr(config.math_groups > 1):
                 cute.arch.setmaxregister_decrease(PRODUCER_REGISTERS)
-            if warp == 0:
-                self.loads.produce(pipe, operand_a, operands_b, walk, aux, extents)
+            if warp == A_WARP:
+                self.loads.produce_a(pipe, operand_a, walk, aux, extents)
+            if warp == B_WARP:
+                self.loads.produce_b(pipe, operands_b, walk)
             if cutlass.const_expr(config.scales is not None):
-                if warp == 1:
+                if warp == SCALES_WARP:
                     self.loads.produce_scales(pipe, scales, smem.scales, walk, extents)
         else:
             if cutlass.const_expr(config.math_groups > 1):

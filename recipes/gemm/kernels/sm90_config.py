@@ -30,6 +30,7 @@ MAX_ACCUMULATORS = 192  # registers of a math thread: the rest of 232 are addres
 PROMOTED_K_TILES = 2  # whose products of FP8 the tensor cores sum: no more than half of the stages
 PREFETCHED_K_TILES = 4  # of B, that are asked for ahead of the end of the kernel before
 GROUP_WARPS = WARPGROUP // 32
+A_WARP, SCALES_WARP, B_WARP = 0, 1, 2  # of the producer warpgroup: what each loads
 BLOCK_COLUMNS = 64  # of the tile, that the epilogue takes at a time at most
 # Blocks of the epilogue that are code of their own each, of chains of one product that read and
 # store at most so many tensors: with more there is not enough room, in registers and in the object.

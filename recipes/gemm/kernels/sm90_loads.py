@@ -225,11 +225,13 @@ class Loads:
                     cute.prefetch(b.tma, from_b[None, tile.n, k, batch])
 
     @cute.jit
-    def produce(self, pipe, a: Operand, bs: Sequence[Operand], walk: Walk, aux, extents):
-        """Producer warp: fill the operand stages of every item of this CTA, in order."""
+    def produce_a(self, pipe, a: Operand, walk: Walk, aux, extents):
+        """Producer warp: bring A to the stages of every item of this CTA, in order, and say how
+        many bytes come to each, those of B too.
+        """
         tile_m, tile_n, tile_k = self.config.tile
         row_bytes = tile_k * self.config.a_dtype.width // 8
-        masks = self.multicast_masks(walk.place)
+        mask, _ = self.multicast_masks(walk.place)
         boxes = self.config.a_boxes
         parts_a = [
             tma_parts(
@@ -241,7 +243,6 @@ class Loads:
             )
             for box, tma in zip(boxes, a.tma, strict=True)
         ]
-        parts_b = self.parts_of_b(bs, walk.place)
         state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, self.config.stages)
         for item in range(walk.first, walk.stop, walk.step):
             segment = walk.segment(item)
@@ -250,10 +251,6 @@ class Loads:
             loads_a = [
                 RowLoads(box, tma, to, source[None, None, None, batch_a])
                 for box, tma, (to, source) in zip(boxes, a.tma, parts_a, strict=True)
-            ]
-            tiles_b = [
-                from_b[None, tile.n, None, cutlass.min(tile.batch, b.matrix.shape[2] - 1)]
-                for b, (_, from_b) in zip(bs, parts_b, strict=True)
             ]
             # Rows that are not loaded keep what they held: their results are never stored.
             row0, counts, brought = tile.m * tile_m, [Int32(1)], Int32(tile_m)
@@ -270,15 +267,7 @@ class Loads:
                     with cute.arch.elect_one():
                         load_bytes = self.config.stage_bytes - (tile_m - brought) * row_bytes
                         cute.arch.mbarrier_arrive_and_expect_tx(full, load_bytes)
-                load_rows(loads_a, counts, row0, k, state.index, full, masks[0])
-                for p in cutlass.range_constexpr(len(bs)):
-                    cute.copy(
-                        bs[p].tma,
-                        tiles_b[p][None, k],
-                        parts_b[p][0][None, state.index],
-                        tma_bar_ptr=full,
-                        mcast_mask=masks[1],
-                    )
+                load_rows(loads_a, counts, row0, k, state.index, full, mask)
                 state.advance()
             if cutlass.const_expr(not self.config.pingpong):
                 # What the chain reads of matrices is there when the math warpgroups come to it.
@@ -293,6 +282,32 @@ class Loads:
             cute.arch.griddepcontrol_launch_dependents()
         # A CTA may not exit while others of its cluster still signal its barriers.
         pipe.producer_tail(state)
+
+    @cute.jit
+    def produce_b(self, pipe, bs: Sequence[Operand], walk: Walk):
+        """Another producer warp: bring each B to the stages of every item, in order."""
+        _, mask = self.multicast_masks(walk.place)
+        parts = self.parts_of_b(bs, walk.place)
+        state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, self.config.stages)
+        for item in range(walk.first, walk.stop, walk.step):
+            segment = walk.segment(item)
+            tile = walk.tile(segment)
+            tiles = [
+                source[None, tile.n, None, cutlass.min(tile.batch, b.matrix.shape[2] - 1)]
+                for b, (_, source) in zip(bs, parts, strict=True)
+            ]
+            for k in cutlass.range(segment.begin, segment.end, unroll=1):
+                full = pipe.producer_get_barrier(state)
+                pipe.sync_object_empty.wait(state.index, state.phase)
+                for p in cutlass.range_constexpr(len(bs)):
+                    cute.copy(
+                        bs[p].tma,
+                        tiles[p][None, k],
+                        parts[p][0][None, state.index],
+                        tma_bar_ptr=full,
+                        mcast_mask=mask,
+                    )
+                state.advance()
 
     @cute.jit
     def produce_scales(self, pipe, scales, s_scales, walk: Walk, extents):

@@ -13,10 +13,10 @@ the matmul's raster, so that those which read the same weights find them in L2.
 
 Roles of a CTA (threads):
 
-* warpgroup 0, producer: its warp 0 issues the TMA loads. Rows of a group are contiguous for NONE
-  and SCATTER: A is loaded from any first row on, in the boxes of the matmul, and none behind the
-  group. For GATHER all four warps copy rows by cp.async, 16 bytes a thread; a row whose index is no
-  token and what lies past K are zero-filled.
+* warpgroup 0, producer: a warp issues the TMA loads of B. Rows of a group are contiguous for NONE
+  and SCATTER: another warp loads A by TMA, from any first row on, in the boxes of the matmul, and
+  none behind the group. For GATHER all four warps copy rows by cp.async, 16 bytes a thread; a row
+  whose index is no token and what lies past K are zero-filled.
 * warpgroups 1..G: math, as in the matmul. Each owns 64 rows of the tile.
 
 Rows of a tile behind its group hold anything: what is computed of them is never stored.
@@ -64,6 +64,8 @@ from cutlass.cute.runtime import make_fake_stream
 from cutlass.memory import SmemAllocator
 
 from cudnn_aot.recipes.gemm.kernels.sm90_config import (
+    A_WARP,
+    B_WARP,
     GROUP_ROWS,
     MATH_REGISTERS,
     PRODUCER_REGISTERS,
@@ -231,8 +233,11 @@ class Sm90Grouped:
                 cute.arch.setmaxregister_decrease(self.registers[0])
             if cutlass.const_expr(self.gathers):
                 self.gather(pipe, a, s_a, operand_b, tiles, route)
-            elif warp == 0:
-                self.produce(pipe, Operand(tma_as, a, s_a), operand_b, tiles)
+            else:
+                if warp == A_WARP:
+                    self.produce_a(pipe, Operand(tma_as, a, s_a), tiles)
+                if warp == B_WARP:
+                    self.produce_b(pipe, operand_b, tiles, a.shape[1])
         else:
             if cutlass.const_expr(config.math_groups > 1):
                 cute.arch.setmaxregister_increase(self.registers[1])
@@ -247,18 +252,18 @@ class Sm90Grouped:
         return tma_parts(tma_b, s_b, cute.local_tile(b, (tile_n, tile_k), (None, None, None)))
 
     @cute.jit
-    def produce(self, pipe, operand_a: Operand, operand_b: Operand, tiles: Tiles):
-        """Producer warp: fill the stages of every tile of this CTA, in order."""
+    def produce_a(self, pipe, operand_a: Operand, tiles: Tiles):
+        """Producer warp: bring A to the stages of every tile of this CTA, in order, and say how
+        many bytes come to each, those of B too.
+        """
         tile_m, _, tile_k = self.config.tile
         boxes = self.config.a_boxes
         row_bytes = tile_k * self.config.a_dtype.width // 8
         tma_as, a, s_a = operand_a
-        tma_b, b, _ = operand_b
-        to_b, from_b = self.b_tiles(operand_b)
         state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, self.config.stages)
         cursor, tile = self.walk.first(tiles)
         while tile.exists:
-            _, group, row0, column, end = tile
+            _, group, row0, _, end = tile
             rows_of_a = cute.domain_offset((row0, 0), a)
             loads_a = []
             for box, tma in zip(boxes, tma_as, strict=True):
@@ -268,7 +273,6 @@ class Sm90Grouped:
                     cute.local_tile(rows_of_a, (box, tile_k), (None, None)),
                 )
                 loads_a.append(RowLoads(box, tma, *parts))
-            tile_b = from_b[None, column, None, cutlass.max(group, 0) % b.shape[2]]
             counts, brought = load_counts(boxes, cutlass.min(end - row0, tile_m))
             load_bytes = self.config.stage_bytes - (tile_m - brought) * row_bytes
             for k in range(self.walk.k_tiles(group, a.shape[1])):
@@ -277,7 +281,27 @@ class Sm90Grouped:
                 with cute.arch.elect_one():
                     cute.arch.mbarrier_arrive_and_expect_tx(full, load_bytes)
                 load_rows(loads_a, counts, Int32(0), k, state.index, full, 0)
-                cute.copy(tma_b, tile_b[None, k], to_b[None, state.index], tma_bar_ptr=full)
+                state.advance()
+            cursor, tile = self.walk.next(cursor, tiles)
+
+    @cute.jit
+    def produce_b(self, pipe, operand_b: Operand, tiles: Tiles, depth: Int32):
+        """Another producer warp: bring B, K of it, to the stages of every tile, in order."""
+        to, source = self.b_tiles(operand_b)
+        state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, self.config.stages)
+        cursor, tile = self.walk.first(tiles)
+        while tile.exists:
+            _, group, _, column, _ = tile
+            expert = cutlass.max(group, 0) % operand_b.matrix.shape[2]
+            for k in range(self.walk.k_tiles(group, depth)):
+                full = pipe.producer_get_barrier(state)
+                pipe.sync_object_empty.wait(state.index, state.phase)
+                cute.copy(
+                    operand_b.tma,
+                    source[None, column, k, expert],
+                    to[None, state.index],
+                    tma_bar_ptr=full,
+                )
                 state.advance()
             cursor, tile = self.walk.next(cursor, tiles)
 
