@@ -99,7 +99,6 @@ from cutlass.cute.nvgpu import cpasync, warpgroup
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 from cutlass.memory import SmemAllocator
 
-from cudnn_aot.recipes.gemm.kernels import epilogue as device_epilogue
 from cudnn_aot.recipes.gemm.kernels import operands
 from cudnn_aot.recipes.gemm.kernels.raster import Raster, StreamK
 from cudnn_aot.recipes.gemm.kernels.sm90_config import (
@@ -448,7 +447,7 @@ class Sm90Matmul:
                     )
             if cutlass.const_expr(not config.stream_k):
                 # The loads of the first block fly while the last steps multiply.
-                fetched = device_epilogue.fetch(config.epilogue, aux, self.stores.block(view, 0))
+                fetched = self.stores.fetch(aux, view)
             if cutlass.const_expr(not config.promotes):
                 warpgroup.wait_group(0)
                 pipe.consumer_release(release)
@@ -459,7 +458,7 @@ class Sm90Matmul:
 
             if cutlass.const_expr(config.stream_k):
                 if self.splits.over_workspace(accs[0], workspace, flag, run, segment, thread, view):
-                    block = device_epilogue.fetch(config.epilogue, aux, self.stores.block(view, 0))
+                    block = self.stores.fetch(aux, view)
                     targets = (tma_outs, tma_targets, outs, folded)
                     self.stores.finish(accs, block, smem, *targets, aux, view)
             else:
