@@ -15,6 +15,7 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from string import Template
 from typing import Any
 
 SYMBOL = "kernel"
@@ -95,8 +96,135 @@ def export(
 
 def write_object(compiled: Any, host_level: str, output: Path) -> None:
     """Write what the DSL compiled, with host code for a level, as an object file."""
+    _tabulate_errors(compiled.ir_module)
     _pin_host(compiled.ir_module, host_level)
     compiled.export_to_c(str(output), function_name=SYMBOL, export_only_tvm_ffi_symbols=True)
+
+
+# What a failing check of an argument calls: with the kind of error, how many parts its message has,
+# and the parts, each an address.
+_RAISE = "__tvm_ffi__set_error_from_parts_"
+# In its place, with a row of a table: where in a text the kind and each part stand, and a 0.
+_RAISE_ROW = Template("""
+llvm.mlir.global internal constant @error_text("$text") : !llvm.array<$text_size x i8>
+llvm.mlir.global internal constant @error_rows(dense<$rows> : tensor<${rows_size}xi16>)
+  : !llvm.array<$rows_size x i16>
+llvm.func @TVMFFIErrorSetRaisedFromCStrParts(!llvm.ptr, !llvm.ptr, i32)
+llvm.func internal @raise_row(%row: i32) attributes {passthrough = ["noinline"]} {
+  %none = llvm.mlir.constant(0 : i16) : i16
+  %zero = llvm.mlir.constant(0 : i32) : i32
+  %one = llvm.mlir.constant(1 : i32) : i32
+  %most = llvm.mlir.constant($most_parts : i32) : i32
+  %parts = llvm.alloca %most x !llvm.ptr : (i32) -> !llvm.ptr
+  %text = llvm.mlir.addressof @error_text : !llvm.ptr
+  %rows = llvm.mlir.addressof @error_rows : !llvm.ptr
+  %start = llvm.getelementptr %rows[%row] : (!llvm.ptr, i32) -> !llvm.ptr, i16
+  %first = llvm.load %start : !llvm.ptr -> i16
+  %kind_place = llvm.zext %first : i16 to i64
+  %kind = llvm.getelementptr %text[%kind_place] : (!llvm.ptr, i64) -> !llvm.ptr, i8
+  llvm.br ^each(%zero : i32)
+^each(%count: i32):
+  %behind = llvm.add %count, %one : i32
+  %at = llvm.getelementptr %start[%behind] : (!llvm.ptr, i32) -> !llvm.ptr, i16
+  %next = llvm.load %at : !llvm.ptr -> i16
+  %is_end = llvm.icmp "eq" %next, %none : i16
+  llvm.cond_br %is_end, ^end, ^part
+^part:
+  %place = llvm.zext %next : i16 to i64
+  %part = llvm.getelementptr %text[%place] : (!llvm.ptr, i64) -> !llvm.ptr, i8
+  %slot = llvm.getelementptr %parts[%count] : (!llvm.ptr, i32) -> !llvm.ptr, !llvm.ptr
+  llvm.store %part, %slot : !llvm.ptr, !llvm.ptr
+  llvm.br ^each(%behind : i32)
+^end:
+  llvm.call @TVMFFIErrorSetRaisedFromCStrParts(%kind, %parts, %count)
+    : (!llvm.ptr, !llvm.ptr, i32) -> ()
+  llvm.return
+}
+""")
+_PLACES = 1 << 16
+
+
+def _tabulate_errors(module: Any) -> None:
+    """Let a failing check of an argument name a row of a table, not the parts of its message: their
+    addresses take a hundred bytes of code, and a kernel has up to 150 checks.
+    """
+    ir: Any = importlib.import_module("cutlass._mlir.ir")
+    llvm: Any = importlib.import_module("cutlass._mlir.dialects.llvm")
+    raises = _raises(module, ir, llvm)
+    text = bytearray(1)  # no part stands at 0
+    places: dict[bytes, int] = {}
+    rows: list[int] = []
+    starts: dict[tuple[bytes, ...], int] = {}
+    for _, parts in raises:
+        for part in parts:
+            if part not in places:
+                places[part] = len(text)
+                text += part
+        if parts not in starts:
+            starts[parts] = len(rows)
+            rows += [*(places[part] for part in parts), 0]
+    if not raises or len(text) > _PLACES:
+        return
+    source = _RAISE_ROW.substitute(
+        text="".join(f"\\{byte:02X}" for byte in text),
+        text_size=len(text),
+        rows=rows,
+        rows_size=len(rows),
+        most_parts=max(map(len, starts)),
+    )
+    with module.context, ir.Location.unknown():
+        known = ir.SymbolTable(module.operation)  # what it calls is declared already
+        made = ir.Module.parse(source)
+        with ir.InsertionPoint(module.body):
+            for each in made.body.operations:
+                if each.sym_name.value not in known:
+                    each.clone()
+        i32 = ir.IntegerType.get_signless(32)
+        ends: dict[Any, Any] = {}  # of functions: what all their failing checks go to
+        for (call, status, leave), parts in raises:
+            block = call.block
+            if block.owner not in ends:
+                end = ends[block.owner] = block.region.blocks.append(i32)
+                with ir.InsertionPoint(end):
+                    llvm.call(None, list(end.arguments), [], [], callee="raise_row")
+                    llvm.return_(arg=llvm.mlir_constant(status.attributes["value"]))
+            for each in (leave, status, call):
+                each.erase()
+            with ir.InsertionPoint(block):
+                row = llvm.mlir_constant(ir.IntegerAttr.get(i32, starts[parts]))
+                llvm.br([row], ends[block.owner])
+
+
+def _raises(module: Any, ir: Any, llvm: Any) -> list[tuple[list[Any], tuple[bytes, ...]]]:
+    """Each end of a block that raises what is known here: the call, the function's status and its
+    return; with the kind and the parts of the message, and their ends.
+    """
+    texts: dict[str, bytes] = {}
+    calls = []
+
+    def find(operation: Any) -> Any:
+        attributes = operation.attributes
+        if operation.name == "llvm.mlir.global" and "value" in attributes:
+            if isinstance(attributes["value"], ir.StringAttr):
+                texts[attributes["sym_name"].value] = attributes["value"].value_bytes
+        elif operation.name == "llvm.call" and "callee" in attributes:
+            if attributes["callee"].value.startswith(_RAISE):
+                calls.append(operation)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(find)
+    found = []
+    for call in calls:
+        kind, count, *parts = call.operands
+        used = [kind, *parts[: count.owner.attributes["value"].value]]
+        operations = [each.operation for each in call.block.operations]
+        end = operations[operations.index(call) :]
+        names = [each.name for each in end]
+        if names == ["llvm.call", "llvm.mlir.constant", "llvm.return"]:
+            if all(isinstance(each.owner, llvm.AddressOfOp) for each in used):
+                symbols = (each.owner.attributes["global_name"].value for each in used)
+                found.append((end, tuple(texts[symbol] for symbol in symbols)))
+    return found
 
 
 def _pin_host(module: Any, level: str) -> None:

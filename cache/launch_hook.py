@@ -22,7 +22,25 @@ FLAGS = (
     "-Wl,--wrap=cudaLaunchKernelExC",
     "-Wl,-Bsymbolic",  # each kernel has a pointer of its own
 )
+# What the device runtime names beside what a launch comes to. A symbol that is looked up when the
+# kernel is loaded takes 90 bytes, and these are never called.
+UNCALLED = (
+    "cudaDeviceSynchronize cudaEventCreate cudaEventDestroy cudaEventElapsedTime cudaEventRecord "
+    "cudaFree cudaFreeAsync cudaFreeHost cudaGraphDestroy cudaGraphExecDestroy "
+    "cudaGraphInstantiate cudaGraphLaunch cudaLibraryGetGlobal cudaLibraryGetKernelCount "
+    "cudaLibraryGetManaged cudaLibraryGetUnifiedFunction cudaLibraryLoadFromFile cudaMalloc "
+    "cudaMallocAsync cudaMallocHost cudaMallocManaged cudaMemcpy cudaMemcpyAsync cudaMemset "
+    "cudaMemsetAsync cudaOccupancyMaxActiveBlocksPerMultiprocessor cudaProfilerStart "
+    "cudaProfilerStop cudaStreamAddCallback cudaStreamBeginCapture cudaStreamCreate "
+    "cudaStreamDestroy cudaStreamEndCapture cudaStreamSynchronize cudaStreamWaitEvent".split()
+)
+_ABSENT = "\n".join(
+    f'__attribute__((visibility("hidden"), alias("absent"))) void {name}(void);'
+    for name in UNCALLED
+)
 SOURCE = f"""\
+__attribute__((visibility("hidden"), noreturn)) void absent(void) {{ __builtin_trap(); }}
+{_ABSENT}
 typedef int Launch(const void *config, const void *kernel, void **params, void **extra);
 Launch *{NAME};
 int __real_cudaLaunchKernelExC(const void *, const void *, void **);
@@ -34,7 +52,7 @@ int __wrap_cudaLaunchKernelExC(const void *config, const void *kernel, void **pa
 """
 
 # What host functions call of the DSL's device runtime: launches, queries, and the loading of code.
-_HARMLESS = frozenset(
+HARMLESS = frozenset(
     "_cudaLaunchKernelEx _cudaGetDevice _cudaDeviceGetAttribute _cuKernelGetAttribute "
     "_cudaLibraryLoadData _cudaLibraryGetKernel _cudaFuncSetAttribute _cudaSetDevice "
     "_cudaKernelSetAttributeForDevice _cuTensorMapEncodeTiled _cuTensorMapEncodeIm2col".split()
@@ -44,4 +62,4 @@ _HARMLESS = frozenset(
 def fits(kernel: bytes) -> bool:
     """Whether the host functions of an object do nothing but launch."""
     called = {name for name in elf.undefined_symbols(kernel) if name.startswith("_cu")}
-    return "_cudaLaunchKernelEx" in called and called <= _HARMLESS
+    return "_cudaLaunchKernelEx" in called and called <= HARMLESS

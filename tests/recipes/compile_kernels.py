@@ -1,8 +1,9 @@
 """Compiles kernel templates in a process of its own: ``python compile_kernels.py JOBS.json OUT``.
 
-JOBS is a list of ``{"name", "template", "params", "arch"}``, with ``keep_ptx`` if wanted; OUT gets
-``<name>.o`` of each and ``report.json``. One process for many kernels, because importing the DSL
-costs more than most compiles; never threads.
+JOBS is a list of ``{"name", "template", "params", "arch"}``, with ``keep_ptx`` if wanted, and
+``stored`` for a host kernel as a store has it; OUT gets ``<name>.o`` of each and ``report.json``.
+One process for many kernels, because importing the DSL costs more than most compiles; never
+threads.
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ def main(jobs_path: str, out_path: str) -> None:
         start = time.perf_counter()
         compiled = cute.compile(template.function, *template.args, options=options)
         path = out / f"{job['name']}.o"
-        if job["arch"]:
+        if job["arch"] or job.get("stored"):
             export.write_object(compiled, DEFAULT_LEVELS[this_triple()], path)
-        else:  # for the processor that the tests run on
+        else:  # as the DSL writes it, for the processor that the tests run on
             compiled.export_to_c(str(path), function_name=export.SYMBOL)
         report[job["name"]] = {
             "smem_bytes": template.smem_bytes,

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import math
 import subprocess
+from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
 import pytest
-from kernel_ffi import Buffer, Kernel
+from kernel_ffi import CUDA, Buffer, Kernel
 
 from cudnn_aot.compiler.graph.enums import data_type
 from cudnn_aot.compiler.reference.storage import from_storage, to_storage
@@ -112,9 +113,10 @@ def kernels(compile_kernels, tmp_path_factory):
         {"name": name, "template": "gemm.kernels.host:matmul", "params": params, "arch": ""}
         for name, params in KERNELS.items()
     ]
+    jobs.append(jobs[list(KERNELS).index("chain")] | {"name": "stored", "stored": True})
     compile_kernels(jobs, out)
     loaded = {}
-    for name in KERNELS:
+    for name in (job["name"] for job in jobs):
         symbols = subprocess.run(
             ["nm", "-u", out / f"{name}.o"], capture_output=True, text=True, check=True
         )
@@ -356,3 +358,37 @@ def test_wrapper_refuses_wrong_operands(kernels):
     assert error is not None and "shape[1]" in error and "\n" not in error
     error = kernels["float"](buffer(a, "FLOAT"), buffer(a, "FLOAT"))
     assert error is not None and "3" in error
+
+
+def test_a_stored_wrapper_says_what_the_dsl_says(kernels):
+    """Of everything that may be wrong with an argument, to the letter."""
+    memory = np.zeros((64, 64, 8), np.float32)  # more than any call gets at
+    a = b = replace(buffer(memory, "BFLOAT16"), shape=(4, 8, 2))
+    full = replace(a, shape=(4, 4, 2))
+    row = replace(full, strides=(0, 1, 4))
+    col = replace(full, dtype="FLOAT", strides=(1, 0, 4))
+    scalar = replace(full, dtype="FLOAT", strides=(0, 0, 1))
+    outs = [replace(full, dtype=dtype) for dtype in ("BFLOAT16", "FLOAT", "HALF")]
+    right = [a, b, row, col, replace(full, dtype="HALF"), scalar, 2.0, *outs]
+    calls = [[], right[:-1], [*right, 1]]
+    for i, argument in enumerate(right):
+        wrong: list = [replace(a, dtype="INT64"), 7]
+        if isinstance(argument, Buffer):
+            wrong = [1.5, *(replace(argument, dtype=dtype) for dtype in ("INT8", "DOUBLE"))]
+            wrong += [replace(argument, address=argument.address + 1)]
+            wrong += [replace(argument, device=CUDA)]
+            wrong += [replace(argument, shape=(4, 4), strides=(4, 1))]
+            for axis in range(3):
+                behind = slice(axis + 1, None)
+                for extent in (3, 2**31):
+                    shape = (*argument.shape[:axis], extent, *argument.shape[behind])
+                    wrong.append(replace(argument, shape=shape))
+                strides = (*argument.strides[:axis], 3, *argument.strides[behind])
+                wrong.append(replace(argument, strides=strides))
+        calls += [[*right[:i], each, *right[i + 1 :]] for each in wrong]
+    said = set()
+    for call in calls:
+        errors = [kernels[name](*call) for name in ("chain", "stored")]
+        assert errors[0] == errors[1]
+        said.add(errors[0])
+    assert len(said) > 60, said

@@ -8,6 +8,9 @@ Loads are not predicated: coordinates past the edge are clamped to the last row 
 loads of a block are in flight together, and what they read for elements outside the result is never
 stored. ``fetch`` issues the loads of a block and ``run`` uses them, so that a kernel can put work
 in between, and ``run`` can issue those of the next. Addresses are 64-bit.
+
+A matrix is read by pairs of columns, or by elements, which is five times as much code. A kernel may
+have that once, where a block is used (``late``), and not where it is fetched.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Boolean, Float32, Int32, Int64
+from cutlass import Boolean, Float32, Int32, Int64, Uint32
 
 from cudnn_aot.recipes.gemm.kernels import operands
 from cudnn_aot.recipes.trace import dtypes, pointwise
@@ -30,7 +33,7 @@ WARP, LINE_BYTES = 32, 128  # of a warp and of a cache line
 class Block:
     """Which outputs a thread computes at a time; ``extents`` are those of the result.
 
-    ``paired`` says that elements ``2 i`` and ``2 i + 1`` are neighbouring columns of one row, the
+    ``pairs`` says that elements ``2 i`` and ``2 i + 1`` are neighbouring columns of one row, the
     first of them even: such a pair is read at once where a matrix operand's layout allows.
     """
 
@@ -39,7 +42,17 @@ class Block:
     batch: Int32
     pattern: Sequence[tuple[int, int]]
     extents: tuple[Int32, Int32]
-    paired: bool = False
+    pairs: Pairs | None = None
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Of a block: the column behind the last, of all threads that take it together, and how far
+    each column of a thread is behind its first.
+    """
+
+    end: Int32
+    steps: Sequence[int]
 
 
 def _at(tensor: cute.Tensor, offset: Int64, count: int = 1) -> cute.Tensor:
@@ -58,48 +71,61 @@ def _offsets(tensor: cute.Tensor, coordinates: Sequence[Int32], axis: int) -> li
     stride = tensor.stride[axis]
     if isinstance(stride, int) and stride == 0:
         return [Int64(0)] * len(coordinates)
-    return [coordinate.to(Int64) * stride for coordinate in coordinates]
+    # None is below 0: as unsigned numbers they take half the instructions.
+    return [Uint32(coordinate).to(Int64) * stride for coordinate in coordinates]
 
 
-def _pairs_load(operand: cute.Tensor, base: Int64, extents: tuple[Int32, Int32]) -> Boolean:
-    """Whether every pair of neighbouring columns from ``base`` on can be read by one access."""
+def _pairs_load(operand: cute.Tensor, block: Block) -> Boolean:
+    """Whether a matrix has every column of a block, and each pair can be read by one access."""
+    assert block.pairs is not None
     pair_bytes = 2 * operand.element_type.width // 8
-    odd = (operand.stride[0] | base | extents[1].to(Int64)) % 2
+    base = block.batch.to(Int64) * operand.stride[2]
+    odd = (operand.stride[0] | base | block.extents[1].to(Int64)) % 2
     misaligned = operand.iterator.toint() % pair_bytes
-    return (operand.stride[1] == 1) & (odd == 0) & (misaligned == 0)
+    is_inside = block.pairs.end <= block.extents[1]
+    return (operand.stride[1] == 1) & (odd == 0) & (misaligned == 0) & is_inside
 
 
 @cute.jit
-def _load_matrix(operand: cute.Tensor, to: cute.Tensor, block: cutlass.Constexpr):
-    """A full matrix operand, by pairs where its layout allows."""
-    base = block.batch.to(Int64) * operand.stride[2]
-    rows = _row_tensors(operand, block, base)
-    if _pairs_load(operand, base, block.extents):
-        # The extent is even: the last whole pair starts two before it.
-        firsts = [cutlass.min(column, block.extents[1] - 2) for column in block.columns]
-        for e in cutlass.range_constexpr(0, len(block.pattern), 2):
-            row, column = block.pattern[e]
-            pair = cute.make_rmem_tensor((2,), operand.element_type)
-            cute.autovec_copy(_at(rows[row], firsts[column].to(Int64), 2), pair)
-            to[e], to[e + 1] = pair[0], pair[1]
+def _load_matrix(
+    operand: cute.Tensor,
+    to: cute.Tensor,
+    block: cutlass.Constexpr,
+    by_pairs: cutlass.Constexpr,
+    by_elements: cutlass.Constexpr,
+):
+    """A full matrix operand, in one of the two ways or in either, by pairs where they load."""
+    if _pairs_load(operand, block):
+        if cutlass.const_expr(by_pairs):
+            rows = _row_tensors(operand, block)
+            first = Uint32(block.columns[0]).to(Int64)
+            starts = [_at(row, first, 2) for row in rows]
+            for e in cutlass.range_constexpr(0, len(block.pattern), 2):
+                row, column = block.pattern[e]
+                pair = cute.make_rmem_tensor((2,), operand.element_type)
+                cute.autovec_copy(_at(starts[row], Int64(block.pairs.steps[column]), 2), pair)
+                to[e], to[e + 1] = pair[0], pair[1]
     else:
-        columns = _offsets(operand, _clamped(block.columns, block.extents[1]), 1)
-        for e in cutlass.range_constexpr(len(block.pattern)):
-            row, column = block.pattern[e]
-            to[e] = _at(rows[row], columns[column])[0]
+        if cutlass.const_expr(by_elements):
+            rows = _row_tensors(operand, block)
+            columns = _offsets(operand, _clamped(block.columns, block.extents[1]), 1)
+            for e in cutlass.range_constexpr(len(block.pattern)):
+                row, column = block.pattern[e]
+                to[e] = _at(rows[row], columns[column])[0]
 
 
-def _row_tensors(operand: cute.Tensor, block: Block, base: Int64) -> list[cute.Tensor]:
+def _row_tensors(operand: cute.Tensor, block: Block) -> list[cute.Tensor]:
     """The operand from each of the block's rows on: an address each, to which columns are added."""
+    base = block.batch.to(Int64) * operand.stride[2]
     offsets = _offsets(operand, _clamped(block.rows, block.extents[0]), 0)
     return [_at(operand, base + offset) for offset in offsets]
 
 
-def _load(kind: str, operand: cute.Tensor, block: Block, to: cute.Tensor) -> None:
-    if kind == "full" and block.paired:
-        _load_matrix(operand, to, block)
+def _load(kind: str, operand: cute.Tensor, block: Block, to: cute.Tensor, late: bool) -> None:
+    if kind == "full" and block.pairs is not None:
+        _load_matrix(operand, to, block, True, not late)
         return
-    rows = _row_tensors(operand, block, block.batch.to(Int64) * operand.stride[2])
+    rows = _row_tensors(operand, block)
     columns = _offsets(operand, _clamped(block.columns, block.extents[1]), 1)
     seen: dict[tuple[int, int], Any] = {}
     for e, (r, c) in enumerate(block.pattern):
@@ -109,7 +135,9 @@ def _load(kind: str, operand: cute.Tensor, block: Block, to: cute.Tensor) -> Non
         to[e] = seen[place]
 
 
-def fetch(epilogue: Mapping[str, Any], aux: Sequence[Any], block: Block) -> list[Any]:
+def fetch(
+    epilogue: Mapping[str, Any], aux: Sequence[Any], block: Block, late: bool = False
+) -> list[Any]:
     """Issue the loads of a block's operands: register tensors of the operands' dtypes, scalars for
     operands of one value.
     """
@@ -121,7 +149,7 @@ def fetch(epilogue: Mapping[str, Any], aux: Sequence[Any], block: Block) -> list
             fetched.append(_at(operand, block.batch.to(Int64) * operand.stride[2])[0])
         else:
             fetched.append(cute.make_rmem_tensor((len(block.pattern),), operand.element_type))
-            _load(entry["kind"], operand, block, fetched[-1])
+            _load(entry["kind"], operand, block, fetched[-1], late)
     return fetched
 
 
@@ -158,8 +186,10 @@ def run(
     fetched: Sequence[Any],
     accs: Sequence[Any],
     aux: Sequence[Any] = (),
+    block: Block | None = None,
     ahead: Block | None = None,
     same_rows: bool = True,
+    late: bool = False,
 ) -> list[Any]:
     """The output vectors of a block whose accumulators are the vectors ``accs``, one for each
     product, as `pointwise.apply` gives them.
@@ -167,13 +197,17 @@ def run(
     With ``ahead``, the block after it, ``fetched`` is refilled for that one, which has the rows of
     this one if ``same_rows``.
     """
+    if late:
+        for entry, operand, buffer in zip(epilogue["inputs"], aux, fetched, strict=True):
+            if entry["kind"] == "full":
+                _load_matrix(operand, buffer, block, False, True)
     inputs = [
         dtypes.widen(value.load() if isinstance(value, cute.Tensor) else value) for value in fetched
     ]
     if ahead is not None:
         for entry, operand, buffer in zip(epilogue["inputs"], aux, fetched, strict=True):
             if entry["kind"] in (("full", "row") if same_rows else ("full", "row", "col")):
-                _load(entry["kind"], operand, ahead, buffer)
+                _load(entry["kind"], operand, ahead, buffer, late)
     results = pointwise.apply(epilogue, accs, inputs, pointwise.DEVICE)
     # Of operands of one value alone it is one value, in a result of one element.
     return [

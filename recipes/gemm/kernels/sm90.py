@@ -105,7 +105,6 @@ from cutlass.cute.nvgpu import cpasync, warpgroup
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 from cutlass.memory import SmemAllocator
 
-from cudnn_aot.recipes.gemm.kernels import epilogue as device_epilogue
 from cudnn_aot.recipes.gemm.kernels import operands
 from cudnn_aot.recipes.gemm.kernels.raster import Raster, StreamK, Walk
 from cudnn_aot.recipes.gemm.kernels.sm90_config import (
@@ -407,7 +406,7 @@ class Sm90Matmul:
                     )
             if cutlass.const_expr(not config.stream_k):
                 # The loads of the first block fly while the last steps multiply.
-                fetched = device_epilogue.fetch(config.epilogue, aux, self.stores.block(view, 0))
+                fetched = self.stores.fetch(aux, view)
             if cutlass.const_expr(not config.promotes):
                 warpgroup.wait_group(0)
                 pipe.consumer_release(release)
@@ -420,7 +419,7 @@ class Sm90Matmul:
                 if self.splits.over_workspace(
                     accs[0], workspace, smem.flag, walk.run, segment, thread, view
                 ):
-                    block = device_epilogue.fetch(config.epilogue, aux, self.stores.block(view, 0))
+                    block = self.stores.fetch(aux, view)
                     self.stores.finish(accs, block, epilogue_smem, *outputs, aux, view)
             else:
                 sums = accs

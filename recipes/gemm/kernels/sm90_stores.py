@@ -9,7 +9,7 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 import cutlass.utils.hopper_helpers as sm90_utils
-from cutlass import Boolean, Float32, Int32, Int64
+from cutlass import Boolean, Float32, Int32, Int64, Uint32
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 from cutlass.cute.nvgpu.warp import StMatrix8x8x16bOp
 from cutlass.tensor_utils import LayoutEnum
@@ -60,6 +60,9 @@ class Stores:
             self.blocks_unrolled = math.gcd(self.blocks, BLOCKS_UNROLLED)
         else:
             self.blocks_unrolled = 1
+        # Whether matrices are read by elements where they are used: more code than a chain has room
+        # for that is not unrolled. Few are, and those wait for memory.
+        self.late = self.blocks_unrolled == 1
 
     def layout(self, dtype: type) -> Any:
         """Shared-memory layout (64, block columns, slots) of one math warpgroup's staged stores."""
@@ -78,12 +81,12 @@ class Stores:
     ) -> View:
         """What this thread finishes of the result."""
         config = self.config
-        lane_in_group = thread % WARPGROUP
-        warp, lane = lane_in_group // 32, lane_in_group % 32
+        lane_in_group = thread & (WARPGROUP - 1)
+        warp, lane = lane_in_group >> 5, lane_in_group & 31
         band = tile.m * (config.tile[0] // GROUP_ROWS)
         if not config.pingpong:
             band += group
-        row = band * GROUP_ROWS + warp * 16 + lane // 4
+        row = band * GROUP_ROWS + warp * 16 + (lane >> 2)
         block = tile.n * (config.tile[1] // config.block_columns)
         block += place[2] * (config.columns // config.block_columns)
         return View(tile, group, band, lane_in_group, (row, row + 8), block, extents)
@@ -103,12 +106,20 @@ class Stores:
     def block(self, view: View, index: int) -> device_epilogue.Block:
         """The thread's elements in block ``index`` of the columns that it finishes."""
         columns = self.config.block_columns
-        first = (view.block + index) * columns + view.lane % 4 * 2
-        places = [first + 8 * eight + c for eight in range(columns // 8) for c in (0, 1)]
-        pattern = block_pattern(columns)
+        begin = (view.block + index) * columns
+        steps = [8 * eight + c for eight in range(columns // 8) for c in (0, 1)]
         return device_epilogue.Block(
-            view.rows, places, view.tile.batch, pattern, view.extents, paired=True
+            view.rows,
+            [begin + (view.lane & 3) * 2 + step for step in steps],
+            view.tile.batch,
+            block_pattern(columns),
+            view.extents,
+            device_epilogue.Pairs(begin + columns, steps),
         )
+
+    def fetch(self, aux: Any, view: View) -> list[Any]:
+        """Issue the loads of the first block's operands."""
+        return device_epilogue.fetch(self.config.epilogue, aux, self.block(view, 0), self.late)
 
     @cute.jit
     def finish(
@@ -141,9 +152,10 @@ class Stores:
             for j in cutlass.range_constexpr(step):
                 i = first + j
                 mine = [cute.make_tensor(acc.iterator + j * size, layout).load() for acc in accs]
-                ahead = self.block(*self.step(view, i + 1))
+                block, ahead = (self.block(*self.step(view, i + k)) for k in (0, 1))
+                same_rows = config.bands == 1
                 values = device_epilogue.run(
-                    config.epilogue, fetched, mine, aux, ahead, same_rows=config.bands == 1
+                    config.epilogue, fetched, mine, aux, block, ahead, same_rows, self.late
                 )
                 if cutlass.const_expr(j == step - 1):
                     for acc in accs:
@@ -281,19 +293,22 @@ class Stores:
         index,
     ):
         """Store a staged block to a tensor of any strides, lanes along the rows of the result."""
-        config = self.config
-        columns = config.block_columns
-        row0 = view.band * GROUP_ROWS
-        column0 = (view.block + index) * columns
-        base = view.tile.batch.to(Int64) * out.stride[2]
+        # A thread has one column, and every so many rows.
+        columns = self.config.block_columns
+        step = WARPGROUP // columns
+        lane = Uint32(view.lane)
+        r, c = Int32(lane // columns), Int32(lane % columns)
+        column = (view.block + index) * columns + c
+        base = view.tile.batch.to(Int64) * out.stride[2] + column.to(Int64) * out.stride[1]
         # Beside TMA it is the last block of a row at most: as little code as may be.
-        unroll = 4 if config.store == "direct" else 1
-        for e in cutlass.range(view.lane, GROUP_ROWS * columns, WARPGROUP, unroll=unroll):
-            r, c = e // columns, e % columns
-            row, column = row0 + r, column0 + c
-            if (row < view.extents[0]) & (column < view.extents[1]):
-                place = base + row.to(Int64) * out.stride[0] + column.to(Int64) * out.stride[1]
-                cute.make_tensor(out.iterator + place, cute.make_layout(1))[0] = staged[r, c, 0]
+        unroll = 4 if self.config.store == "direct" else 1
+        if column < view.extents[1]:
+            for i in cutlass.range(GROUP_ROWS // step, unroll=unroll):
+                row = view.band * GROUP_ROWS + r + i * step
+                if row < view.extents[0]:
+                    place = base + row.to(Int64) * out.stride[0]
+                    to = cute.make_tensor(out.iterator + place, cute.make_layout(1))
+                    to[0] = staged[r + i * step, c, 0]
 
     def to_shared(self, narrow: cute.Tensor, staged: cute.Tensor, dtype: type, in_group: Int32):
         """Registers of a block to its slot: stmatrix for 16-bit, pairs of columns for others."""
