@@ -46,11 +46,9 @@ from cudnn_aot.recipes.operand import FP8_DTYPES, bounds
 TMA_TEMPLATE = "gemm.kernels.sm90:matmul"
 # Rows of the result, of which a warpgroup leaves one partial value of a reduction.
 GROUP_ROWS = 64
-# Rows of the loads of A, where a matrix has so few that its tiles may not be full.
-A_PARTS, FEW_ROWS = [64, 16], 256
-# Of A, the most with which L2 is asked for B ahead of the kernel before: with more, what it is busy
-# with is no longer B alone.
-PREFETCH_ROWS = 512
+# Of A, the most with which reading B takes most of the time, so that L2 is asked for it ahead of
+# the end of the kernel before; and the rows of a load, where tiles of so few may not be full.
+FEW_ROWS, A_PARTS = 256, [64, 16]
 # Of the largest Hopper chip: what bounds a workspace until a device is known.
 MAX_SMS = 144
 
@@ -179,11 +177,15 @@ def tma_params(
         "tile": list(config.tile),
         "cluster": [config.cluster_m, config.cluster_n, config.cluster_k],
         "a_boxes": _a_boxes(facts, config, layout[0]),
-        "prefetch_b": not config.stream_k and bounds(facts.m, facts.symbols)[1] <= PREFETCH_ROWS,
+        "prefetch_b": not config.stream_k and not _is_long(facts),
         "stream_k": config.stream_k == 1,
         "pingpong": config.pingpong == 1,
         "store": store,
     }
+
+
+def _is_long(facts: GemmFacts) -> bool:
+    return bounds(facts.m, facts.symbols)[1] > FEW_ROWS
 
 
 def _a_boxes(facts: GemmFacts, config: GemmConfig, a_major: str) -> list[int]:
@@ -191,8 +193,7 @@ def _a_boxes(facts: GemmFacts, config: GemmConfig, a_major: str) -> list[int]:
     rows outside of it take longer than others.
     """
     is_whole = lowering.is_multiple(facts.m, config.tile_m, facts.symbols)
-    is_long = bounds(facts.m, facts.symbols)[1] > FEW_ROWS
-    if is_whole or is_long or config.cluster_n > 1 or a_major != "k":
+    if is_whole or _is_long(facts) or config.cluster_n > 1 or a_major != "k":
         return [config.tile_m]
     return A_PARTS
 
