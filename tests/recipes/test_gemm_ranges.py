@@ -389,7 +389,9 @@ def test_tiles_of_a_that_may_not_be_full_are_loaded_in_parts(tile_m, make, in_pa
         assert tma["a_boxes"] == ((64, 16) if in_parts and cluster[1] == 1 else (tile_m,))
 
 
-@pytest.mark.parametrize(("most", "prefetches"), [(1, True), (True), (FEW_ROWS + 1, False)])
+@pytest.mark.parametrize(
+    ("most", "prefetches"), [(1, True), (FEW_ROWS, True), (FEW_ROWS + 1, False)]
+)
 def test_b_is_asked_of_l2_ahead_where_reading_it_is_most_of_the_time(most, prefetches):
     """Whether M is known or only its bound; stream-K follows a fill, not the kernel before."""
     symbolic = gemm_graphs.plain("g", "M", 512, 1024, symbols=rows("M", 0, most))
