@@ -104,44 +104,49 @@ def write_object(compiled: Any, host_level: str, output: Path) -> None:
 # What a failing check of an argument calls: with the kind of error, how many parts its message has,
 # and the parts, each an address.
 _RAISE = "__tvm_ffi__set_error_from_parts_"
-# In its place, with a row of a table: where in a text the kind and each part stand, and a 0.
+# In its place, with a row of a table: numbers of the kind and of each part, and a 0. A number says
+# where in a text the part stands.
 _RAISE_ROW = Template("""
 llvm.mlir.global internal constant @error_text("$text") : !llvm.array<$text_size x i8>
-llvm.mlir.global internal constant @error_rows(dense<$rows> : tensor<${rows_size}xi16>)
-  : !llvm.array<$rows_size x i16>
+llvm.mlir.global internal constant @error_places(dense<$places> : tensor<${places_size}xi16>)
+  : !llvm.array<$places_size x i16>
+llvm.mlir.global internal constant @error_rows("$rows") : !llvm.array<$rows_size x i8>
 llvm.func @TVMFFIErrorSetRaisedFromCStrParts(!llvm.ptr, !llvm.ptr, i32)
 llvm.func internal @raise_row(%row: i32) attributes {passthrough = ["noinline"]} {
-  %none = llvm.mlir.constant(0 : i16) : i16
+  %none = llvm.mlir.constant(0 : i8) : i8
   %zero = llvm.mlir.constant(0 : i32) : i32
   %one = llvm.mlir.constant(1 : i32) : i32
   %most = llvm.mlir.constant($most_parts : i32) : i32
   %parts = llvm.alloca %most x !llvm.ptr : (i32) -> !llvm.ptr
   %text = llvm.mlir.addressof @error_text : !llvm.ptr
+  %places = llvm.mlir.addressof @error_places : !llvm.ptr
   %rows = llvm.mlir.addressof @error_rows : !llvm.ptr
-  %start = llvm.getelementptr %rows[%row] : (!llvm.ptr, i32) -> !llvm.ptr, i16
-  %first = llvm.load %start : !llvm.ptr -> i16
-  %kind_place = llvm.zext %first : i16 to i64
-  %kind = llvm.getelementptr %text[%kind_place] : (!llvm.ptr, i64) -> !llvm.ptr, i8
+  %start = llvm.getelementptr %rows[%row] : (!llvm.ptr, i32) -> !llvm.ptr, i8
   llvm.br ^each(%zero : i32)
 ^each(%count: i32):
-  %behind = llvm.add %count, %one : i32
-  %at = llvm.getelementptr %start[%behind] : (!llvm.ptr, i32) -> !llvm.ptr, i16
-  %next = llvm.load %at : !llvm.ptr -> i16
-  %is_end = llvm.icmp "eq" %next, %none : i16
+  %at = llvm.getelementptr %start[%count] : (!llvm.ptr, i32) -> !llvm.ptr, i8
+  %next = llvm.load %at : !llvm.ptr -> i8
+  %is_end = llvm.icmp "eq" %next, %none : i8
   llvm.cond_br %is_end, ^end, ^part
 ^part:
-  %place = llvm.zext %next : i16 to i64
-  %part = llvm.getelementptr %text[%place] : (!llvm.ptr, i64) -> !llvm.ptr, i8
+  %number = llvm.zext %next : i8 to i64
+  %entry = llvm.getelementptr %places[%number] : (!llvm.ptr, i64) -> !llvm.ptr, i16
+  %place = llvm.load %entry : !llvm.ptr -> i16
+  %offset = llvm.zext %place : i16 to i64
+  %part = llvm.getelementptr %text[%offset] : (!llvm.ptr, i64) -> !llvm.ptr, i8
   %slot = llvm.getelementptr %parts[%count] : (!llvm.ptr, i32) -> !llvm.ptr, !llvm.ptr
   llvm.store %part, %slot : !llvm.ptr, !llvm.ptr
+  %behind = llvm.add %count, %one : i32
   llvm.br ^each(%behind : i32)
 ^end:
-  llvm.call @TVMFFIErrorSetRaisedFromCStrParts(%kind, %parts, %count)
+  %kind = llvm.load %parts : !llvm.ptr -> !llvm.ptr
+  %message = llvm.getelementptr %parts[1] : (!llvm.ptr) -> !llvm.ptr, !llvm.ptr
+  %size = llvm.sub %count, %one : i32
+  llvm.call @TVMFFIErrorSetRaisedFromCStrParts(%kind, %message, %size)
     : (!llvm.ptr, !llvm.ptr, i32) -> ()
   llvm.return
 }
 """)
-_PLACES = 1 << 16
 
 
 def _tabulate_errors(module: Any) -> None:
@@ -151,24 +156,27 @@ def _tabulate_errors(module: Any) -> None:
     ir: Any = importlib.import_module("cutlass._mlir.ir")
     llvm: Any = importlib.import_module("cutlass._mlir.dialects.llvm")
     raises = _raises(module, ir, llvm)
-    text = bytearray(1)  # no part stands at 0
-    places: dict[bytes, int] = {}
-    rows: list[int] = []
+    text, rows = bytearray(), bytearray()
+    places = [0]  # by number: none is 0
+    numbers: dict[bytes, int] = {}
     starts: dict[tuple[bytes, ...], int] = {}
     for _, parts in raises:
         for part in parts:
-            if part not in places:
-                places[part] = len(text)
+            if part not in numbers:
+                numbers[part] = len(places)
+                places.append(len(text))
                 text += part
         if parts not in starts:
             starts[parts] = len(rows)
-            rows += [*(places[part] for part in parts), 0]
-    if not raises or len(text) > _PLACES:
+            rows += bytes([*(numbers[part] for part in parts), 0])
+    if not raises or len(places) > 1 << 8 or len(text) > 1 << 16:
         return
     source = _RAISE_ROW.substitute(
-        text="".join(f"\\{byte:02X}" for byte in text),
+        text=_escaped(text),
         text_size=len(text),
-        rows=rows,
+        places=places,
+        places_size=len(places),
+        rows=_escaped(rows),
         rows_size=len(rows),
         most_parts=max(map(len, starts)),
     )
@@ -193,6 +201,11 @@ def _tabulate_errors(module: Any) -> None:
             with ir.InsertionPoint(block):
                 row = llvm.mlir_constant(ir.IntegerAttr.get(i32, starts[parts]))
                 llvm.br([row], ends[block.owner])
+
+
+def _escaped(data: bytes | bytearray) -> str:
+    """What stands in a string of MLIR."""
+    return "".join(f"\\{byte:02X}" for byte in data)
 
 
 def _raises(module: Any, ir: Any, llvm: Any) -> list[tuple[list[Any], tuple[bytes, ...]]]:

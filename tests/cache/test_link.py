@@ -1,6 +1,7 @@
 """What a linked kernel may need, export and hold."""
 
 import math
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from cudnn_aot.cache import elf, launch_hook
 from cudnn_aot.cache.instructions import check_instructions, instruction_tools
 from cudnn_aot.cache.link import check_symbols, link
+from cudnn_aot.cache.toolchain import device_runtime
 from cudnn_aot.errors import CompileError
 
 
@@ -65,6 +67,30 @@ def test_undefined_symbols(tmp_path: Path, called: str, gpu: bool, fine: bool) -
     assert (
         str(caught.value) == f"the linked kernel needs {called}, which no serving process provides"
     )
+
+
+def test_what_a_launch_comes_to_is_looked_up(tmp_path: Path) -> None:
+    """No other function of the CUDA runtime is, and none that is missing is called."""
+    functions: dict[str, set[str]] = {}
+    listing = subprocess.run(
+        ["objdump", "-dr", device_runtime("cu12")], capture_output=True, text=True, check=True
+    )
+    for line in listing.stdout.splitlines():
+        if named := re.match(r"[0-9a-f]+ <(\w+)>:", line):
+            function = functions.setdefault(named[1], set())
+        elif named := re.search(r"R_\w+\s+(\w+)", line):
+            function.add(named[1])
+    libraries = ("cuda_dialect_init_library_once", "cuda_dialect_unload_library_once")
+    reached = {*launch_hook.HARMLESS, *libraries}
+    for _ in functions:
+        reached |= {called for name in reached for called in functions.get(name, ())}
+    assert "cudaLaunchKernelExC" in reached
+    assert not reached & set(launch_hook.UNCALLED)
+
+    calls = "".join(f"{name}();" for name in sorted(launch_hook.HARMLESS))
+    data = linked(tmp_path, f"void __tvm_ffi_kernel() {{ {calls} }}", gpu=True)
+    imports = {symbol.name for symbol in elf.imported_symbols(data)}
+    assert {name for name in imports if name.startswith("cuda")} <= reached | {"cudaGetLastError"}
 
 
 @pytest.mark.parametrize(("function", "since"), [("exp", ""), ("pow", ""), ("roundeven", "2.25")])

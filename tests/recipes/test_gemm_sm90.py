@@ -349,6 +349,9 @@ def folds() -> dict[str, dict]:
         "folds_fp8_amax": params((128, 256, 128), **PAIR_B, **fp8, e=AMAX),
         "folds_fp8_gated": params((128, 128, 128), products=2, **fp8, e=GATED_FP8),
         "folds_blocks": params((128, 128, 128), **fp8, e=AMAX, scales=[1, 128]),
+        "folds_blocks_direct_chain": params(
+            (128, 192, 128), **DIRECT, **fp8, e=CHAIN_FOLDS, scales=[1, 128]
+        ),
     }
 
 
@@ -433,8 +436,9 @@ def test_no_kernel_spills_or_serialises_its_matrix_instructions(compiled):
             assert "bytes spill stores" in row["log"], name
             assert not re.search(r"C75(08|11|14|17)", row["log"]), (name, row["log"])
             spills = [int(n) for n in re.findall(r"(\d+) bytes spill stores", row["log"])]
-            # A chain of several operands and outputs may lose a few address registers.
-            assert max(spills) <= (64 if "chain" in name else 0), name
+            # A chain of several operands and outputs may lose a few address registers, and so may
+            # the exchange of a tile's sums.
+            assert max(spills) <= (64 if "chain" in name else 12 if "halves" in name else 0), name
 
 
 # What reads or writes memory that kernels share.
@@ -467,18 +471,12 @@ def test_nothing_touches_memory_ahead_of_the_end_of_the_kernel_before(compile_ke
         assert ("cp.async.bulk.prefetch.tensor" in ptx[:wait]) is (name == "sm90_few"), name
 
 
-# In KB. Five operands, one of each kind, and three outputs of three types; scales of blocks and a
-# chain of 8-bit tensors.
-MOST = 80
-LARGER = {"64x128x64_stream_chain": 84, "folds_direct_chain": 90, "blocks_192_bytes_chain": 88}
-
-
 def test_a_linked_kernel_is_small(compiled, tmp_path):
     objects, _, _ = compiled
     level = DEFAULT_LEVELS[this_triple()]
     for name in TEMPLATES["sm90:matmul"]:
         linked = link(objects[name], tmp_path / f"{name}.so", "cu12", True, level)
-        assert len(linked.data) <= LARGER.get(name, MOST) << 10, name
+        assert len(linked.data) <= 80 << 10, name
 
 
 def test_shared_memory_is_what_the_config_says(compiled):

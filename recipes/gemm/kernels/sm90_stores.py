@@ -9,7 +9,7 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 import cutlass.utils.hopper_helpers as sm90_utils
-from cutlass import Boolean, Float32, Int32, Int64, Uint32
+from cutlass import Boolean, Float32, Int32, Int64
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 from cutlass.cute.nvgpu.warp import StMatrix8x8x16bOp
 from cutlass.tensor_utils import LayoutEnum
@@ -293,22 +293,18 @@ class Stores:
         index,
     ):
         """Store a staged block to a tensor of any strides, lanes along the rows of the result."""
-        # A thread has one column, and every so many rows.
         columns = self.config.block_columns
-        step = WARPGROUP // columns
-        lane = Uint32(view.lane)
-        r, c = Int32(lane // columns), Int32(lane % columns)
-        column = (view.block + index) * columns + c
-        base = view.tile.batch.to(Int64) * out.stride[2] + column.to(Int64) * out.stride[1]
+        row0 = view.band * GROUP_ROWS
+        column0 = (view.block + index) * columns
+        base = view.tile.batch.to(Int64) * out.stride[2]
         # Beside TMA it is the last block of a row at most: as little code as may be.
         unroll = 4 if self.config.store == "direct" else 1
-        if column < view.extents[1]:
-            for i in cutlass.range(GROUP_ROWS // step, unroll=unroll):
-                row = view.band * GROUP_ROWS + r + i * step
-                if row < view.extents[0]:
-                    place = base + row.to(Int64) * out.stride[0]
-                    to = cute.make_tensor(out.iterator + place, cute.make_layout(1))
-                    to[0] = staged[r + i * step, c, 0]
+        for e in cutlass.range(view.lane, GROUP_ROWS * columns, WARPGROUP, unroll=unroll):
+            r, c = e // columns, e % columns
+            row, column = row0 + r, column0 + c
+            if (row < view.extents[0]) & (column < view.extents[1]):
+                place = base + row.to(Int64) * out.stride[0] + column.to(Int64) * out.stride[1]
+                cute.make_tensor(out.iterator + place, cute.make_layout(1))[0] = staged[r, c, 0]
 
     def to_shared(self, narrow: cute.Tensor, staged: cute.Tensor, dtype: type, in_group: Int32):
         """Registers of a block to its slot: stmatrix for 16-bit, pairs of columns for others."""
