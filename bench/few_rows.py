@@ -23,8 +23,8 @@ from typing import Any
 SUPPORT = Path(__file__).parents[1] / "tests" / "support"
 COLUMNS = (32, 48, 64, 96, 128, 160, 192, 224, 256)
 # By the rows of A that are measured: the schedules, each rows and columns of a tile, rows of a
-# cluster, blocks of a cluster that split K, and whether it is ping-pong. 16 and 63 rows of A come
-# in loads of 16, one and four of them; 64 and more in loads of whole tiles.
+# cluster, blocks of a cluster that split K, and whether it is ping-pong. Of A 16 rows are loaded
+# where that is all there are, else whole tiles.
 ONE_TILE = (
     *((64, columns, 1, 1, 0) for columns in COLUMNS[:-2]),
     *((64, columns, 1, 2, 0) for columns in (32, 64, 96, 128, 160)),
@@ -32,7 +32,6 @@ ONE_TILE = (
 )
 SCHEDULES = {
     16: ONE_TILE,
-    63: ONE_TILE,
     64: ONE_TILE,
     128: (
         *((64, columns, 2, 1, 0) for columns in (48, 64, 96, 128, 160, 192)),
@@ -53,6 +52,7 @@ SCHEDULES = {
 # Of the GEMV: columns, warps along K, loads in flight.
 STREAMS = ((1, 1, 4), (1, 2, 4), (1, 4, 4), (2, 1, 2), (2, 2, 2), (2, 4, 2))
 STREAM_ROWS, STREAM_WARPS = (1, 2), 8
+LEAST_TILE = min(SCHEDULES)  # rows of the least that tiles are measured for
 # Bytes of an element, and matmuls of one A.
 KINDS = ((2, 1), (1, 1), (2, 2), (1, 2))
 SMS = 132
@@ -88,9 +88,9 @@ def schedules(size: int, products: int) -> Iterator[tuple[int, Any]]:
 
 
 def name_of(size: int, products: int, rows: int, config: Any) -> str:
-    """Of its plan: any rows of less than a tile have one."""
+    """Of its plan: rows of less than a tile have one."""
     values = "_".join(str(getattr(config, field)) for field in type(config).__slots__)
-    return f"{size}_{products}_{max(rows, 63)}_{values}"
+    return f"{size}_{products}_{max(rows, LEAST_TILE)}_{values}"
 
 
 def graph_of(size: int, products: int, rows: int) -> Any:
@@ -101,8 +101,8 @@ def graph_of(size: int, products: int, rows: int) -> Any:
     most = {"min": 0, "max": MOST_COLUMNS, "multiple_of": MULTIPLE}
     symbols: dict[str, Any] = {"N": most, "K": most}
     m: int | str = rows
-    if rows < 64:
-        m, symbols["M"] = "M", {"min": 0, "max": 63}
+    if rows <= LEAST_TILE:
+        m, symbols["M"] = "M", {"min": 0, "max": LEAST_TILE}
     io = made.E4M3 if size == 1 else made.BF16
     name = f"few_rows_{size}_{products}_{rows}"
     if products == 2:
@@ -123,7 +123,7 @@ def build(path: Path) -> None:
     for kind in KINDS:
         for rows, config in schedules(*kind):
             engine = SM90_PERSISTENT if isinstance(config, GemmConfig) else SM90_GEMV
-            name, rows = name_of(*kind, rows, config), max(rows, 63)
+            name, rows = name_of(*kind, rows, config), max(rows, LEAST_TILE)
             graph = graphs.setdefault((kind, rows), graph_of(*kind, rows))
             plans[name] = (name, graph, engine, config)
     config_store.store_plans(path, list(plans.values()))

@@ -33,8 +33,8 @@ def launcher(plan: Any, bound: Sequence[dict[int, object]]) -> Launch:
     )
 
 
-def replays(launch: Launch, sets: int) -> Callable[[], float]:
-    """What gives the microseconds of a launch, each time it is called."""
+def replays(launch: Launch, sets: int, most: int = MAX_LAUNCHES) -> Callable[[], float]:
+    """What gives the microseconds of a launch, each time it is called: of ``most`` in a graph."""
 
     def timed(work: Callable[[], object], count: int) -> float:
         start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -47,7 +47,7 @@ def replays(launch: Launch, sets: int) -> Callable[[], float]:
     for index in range(sets):
         launch(index)
     once = timed(lambda: launch(0), 1)
-    count = max(1, min(MAX_LAUNCHES, math.ceil(MEASUREMENT_US / once)))
+    count = max(1, min(most, math.ceil(MEASUREMENT_US / once)))
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for index in range(count):
@@ -56,9 +56,11 @@ def replays(launch: Launch, sets: int) -> Callable[[], float]:
     return lambda: timed(graph.replay, count)
 
 
-def medians(launches: Sequence[Launch], sets: int, rounds: int = ROUNDS) -> list[float]:
+def medians(
+    launches: Sequence[Launch], sets: int, rounds: int = ROUNDS, most: int = MAX_LAUNCHES
+) -> list[float]:
     """Microseconds of each launch, in turns."""
-    timers = [replays(launch, sets) for launch in launches]
+    timers = [replays(launch, sets, most) for launch in launches]
     times = [[timer() for timer in timers] for _ in range(rounds)]
     return [statistics.median(column) for column in zip(*times, strict=True)]
 

@@ -29,7 +29,7 @@ MODELS = {
     "qwen3_4b": ((6144, 2560), (2560, 4096), (19456, 2560), (2560, 9728)),
 }
 PROJECTIONS = ("qkv", "o", "gate_up", "down")
-REPLAYS = 10
+REPLAYS, LAUNCHES = 10, 20  # as `tune` has them
 
 
 def write_graphs(folder: Path) -> None:
@@ -61,7 +61,7 @@ def cublas_us(m: int, n: int, k: int) -> float:
         a, b, y = sets[index]
         torch.matmul(a, b, out=y)
 
-    return medians([launch], count, REPLAYS)[0]
+    return medians([launch], count, REPLAYS, LAUNCHES)[0]
 
 
 def compare(entries: list[dict[str, Any]]) -> None:

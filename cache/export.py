@@ -229,14 +229,17 @@ def _raises(module: Any, ir: Any, llvm: Any) -> list[tuple[list[Any], tuple[byte
     found = []
     for call in calls:
         kind, count, *parts = call.operands
+        if count.owner.name != "llvm.mlir.constant":
+            continue
         used = [kind, *parts[: count.owner.attributes["value"].value]]
         operations = [each.operation for each in call.block.operations]
         end = operations[operations.index(call) :]
         names = [each.name for each in end]
         if names == ["llvm.call", "llvm.mlir.constant", "llvm.return"]:
             if all(isinstance(each.owner, llvm.AddressOfOp) for each in used):
-                symbols = (each.owner.attributes["global_name"].value for each in used)
-                found.append((end, tuple(texts[symbol] for symbol in symbols)))
+                symbols = [each.owner.attributes["global_name"].value for each in used]
+                if all(symbol in texts for symbol in symbols):
+                    found.append((end, tuple(texts[symbol] for symbol in symbols)))
     return found
 
 

@@ -147,10 +147,13 @@ def by_rows(
 
 
 def _samples(symbol: Symbol, low: int, high: int) -> list[int]:
-    """The hint, if it lies in the range, else both ends and the middle."""
+    """The hint, if it lies in the range, else both ends and the middle: values that it may have."""
     if symbol.hint is not None and low <= symbol.hint <= high:
         return [symbol.hint]
-    return list(dict.fromkeys([low, math.isqrt(max(low, 1) * high), high]))
+    step = symbol.multiple_of
+    last = max(high // step * step, low)
+    every = (low, math.isqrt(max(low, 1) * high), high)
+    return list(dict.fromkeys(min(-(-value // step) * step, last) for value in every))
 
 
 def narrow(symbols: Mapping[str, Symbol], part: Range) -> dict[str, Symbol]:

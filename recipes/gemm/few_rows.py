@@ -22,10 +22,10 @@ from cudnn_aot.recipes.gemm.model import Extents
 # Of which matmuls a table is asked. It was measured at a K of 2048 and of 8192; with fewer
 # columns, or a longer K, stream-K may be faster, which is not in it.
 LEAST_COLUMNS, K_RANGE, SM_COUNT = 1024, (1024, 16384), 132
-# Rows of A, the most that were measured alike: those of one load of 16 rows, of several, of one
-# tile, and of two and four of 64 rows; and those of the GEMV.
-LOADED_ROWS, MOST_STREAMED = (16, 63, 64, 128, 256), 2
-MOST_ROWS = LOADED_ROWS[-1]
+# Rows of A that were measured: a load of 16, and whole tiles; those between count as the next more.
+# And the most that the GEMV was measured for.
+MEASURED_ROWS, MOST_STREAMED = (16, 64, 128, 256), 2
+MOST_ROWS = MEASURED_ROWS[-1]
 LANE_ELEMENTS, WARP, BLOCK_WARPS = 8, 32, 8  # of the GEMV
 
 
@@ -34,8 +34,7 @@ class Row:
     """What was measured of a schedule.
 
     Attributes:
-        rows: of A, the most that are loaded alike: one of `LOADED_ROWS`; for the GEMV those that it
-            multiplies at once.
+        rows: of A: one of `MEASURED_ROWS`; for the GEMV those that it multiplies at once.
         points: of a number of tiles (times the blocks that split K) or blocks, the microseconds
             that do not depend on K, and those of 1024 elements of K.
     """
@@ -50,7 +49,7 @@ class Row:
         if isinstance(config, GemvConfig):
             pass_k = WARP * LANE_ELEMENTS * config.k_warps * config.unroll
             return m == self.rows and k >= pass_k
-        return self.rows == _loaded(m) and (
+        return self.rows == _measured(m) and (
             config.splits == 1 or k >= config.splits * MEASURED_SPLIT_TILES * config.tile_k
         )
 
@@ -99,7 +98,7 @@ class Table:
 
     def times(self, m: int, n: int, k: int) -> Mapping[Schedule, float]:
         """Microseconds, by the schedules that were measured for as many rows."""
-        return self._times(max(m, 1) if m <= MOST_STREAMED else _loaded(m), n, k)
+        return self._times(max(m, 1) if m <= MOST_STREAMED else _measured(m), n, k)
 
     def rank(self, cases: Sequence[Extents], kinds: tuple[type, ...]) -> list[Schedule]:
         """The schedules of some kinds that were measured for all of the cases, best first; for
@@ -119,13 +118,5 @@ class Table:
         return sorted(every, key=lag)
 
 
-def loaded_in_parts(m: int) -> int:
-    """Rows that were measured as those of a symbolic M are loaded: 16 at a time, even all of a
-    tile.
-    """
-    several, tile = LOADED_ROWS[1:3]
-    return several if m == tile else m
-
-
-def _loaded(m: int) -> int:
-    return next(rows for rows in LOADED_ROWS if m <= rows)
+def _measured(m: int) -> int:
+    return next(rows for rows in MEASURED_ROWS if m <= rows)

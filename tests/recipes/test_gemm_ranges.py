@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import gemm_graphs
 import pytest
+from gemm_facts import facts_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from table_model import declared
@@ -17,9 +18,10 @@ import cudnn_aot as cudnn
 from cudnn_aot import _native
 from cudnn_aot.cache import source
 from cudnn_aot.cache.canonical import canonical_bytes
+from cudnn_aot.compiler.planning.engine import PlanConfig
 from cudnn_aot.compiler.planning.knobs import knob_type
 from cudnn_aot.compiler.planning.plan_list import PlanList
-from cudnn_aot.compiler.planning.ranges import Ranges, narrow_facts
+from cudnn_aot.compiler.planning.ranges import Ranges, by_rows, narrow_facts
 from cudnn_aot.compiler.planning.tuning import load_tuning
 from cudnn_aot.compiler.target.target import load_target
 from cudnn_aot.errors import UsageError, cudnnGraphNotSupportedError
@@ -209,9 +211,9 @@ def test_a_plan_of_ranges_counts_those_that_it_has(plan_lists):
 
 def test_a_coefficient_is_counted_in_the_ends_of_ranges(plan_lists):
     """Ranges end at rows of M, not at values of the symbol."""
-    by_rows = ranges_of(listed(gemm_graphs.plain("g", "M", 1024, 8192, symbols=rows("M", 0, 8192))))
+    parts = ranges_of(listed(gemm_graphs.plain("g", "M", 1024, 8192, symbols=rows("M", 0, 8192))))
     by_two = ranges_of(plan_lists["twice-S"])
-    ends = [high for _, high, _ in by_rows if high >= 2]
+    ends = [high for _, high, _ in parts if high >= 2]
     assert ends == [2 * high for _, high, _ in by_two]
 
 
@@ -348,6 +350,20 @@ def test_every_config_lowers_and_names_itself(any_m, tile):
         assert tma["pingpong"] is (config.pingpong == 1)
         for part in ("operands", "checks", "symbols", "device", "version"):
             assert planned.table[part] == base[part]
+
+
+def test_ranges_are_ranked_at_values_that_the_symbol_may_have():
+    symbols = rows("M", 1, 1000, multiple_of=48)
+    facts = facts_of(gemm_graphs.plain("g", "M", 512, 1024, symbols=symbols))
+    asked = []
+
+    def best(values, name):
+        asked.extend(values)
+        return PlanConfig(len(asked))
+
+    safe = PlanConfig(0)
+    assert by_rows(facts.m, facts.symbols, (16, 64, 256), best, safe)
+    assert {48, 96, 960} < set(asked) and all(value % 48 == 0 for value in asked)
 
 
 def test_each_way_to_split_k_has_a_kernel(any_m):

@@ -12,6 +12,8 @@ from cudnn_aot.recipes.gemm import model
 from cudnn_aot.recipes.gemm.config import STREAM_MAX_PIECES, STREAM_MIN_GAIN, STREAM_MIN_SHARE
 from cudnn_aot.recipes.gemm.kernels import raster
 from cudnn_aot.recipes.gemm.kernels.raster import Raster, StreamK, Walk
+from cudnn_aot.recipes.gemm.kernels.sm90_config import A_PARTS
+from cudnn_aot.recipes.gemm.kernels.sm90_loads import load_counts
 
 # (M, N, L, cluster, tile): ragged both ways, one tile, bands cut short, a band of one row.
 RASTERS = [
@@ -33,6 +35,16 @@ def test_raster_visits_every_tile_once(m, n, batches, cluster, tile):
     tiles_n = -(-n // (tile[1] * cluster[1])) * cluster[1]
     want = itertools.product(range(tiles_m), range(tiles_n), range(batches))
     assert sorted((t.m, t.n, t.batch) for t in tiles) == sorted(want)
+
+
+@pytest.mark.parametrize("tile_m", [64, 128])
+def test_a_tile_of_few_rows_comes_in_as_few_loads_as_bring_little_else(tile_m):
+    """Of 64 rows and of 16; none for a tile behind the matrix."""
+    for rows in range(-300, tile_m + 1):
+        counts, brought = load_counts(A_PARTS, rows)
+        assert brought == sum(n * box for n, box in zip(counts, A_PARTS, strict=True)) <= tile_m
+        assert max(rows, 0) <= brought < max(rows, 0) + A_PARTS[-1]
+        assert counts[-1] < A_PARTS[0] // A_PARTS[-1] and all(count >= 0 for count in counts)
 
 
 def test_the_walks_of_a_grid_are_of_every_item_once():

@@ -9,8 +9,8 @@ loads of a block are in flight together, and what they read for elements outside
 stored. ``fetch`` issues the loads of a block and ``run`` uses them, so that a kernel can put work
 in between, and ``run`` can issue those of the next. Addresses are 64-bit.
 
-A matrix is read by pairs of columns, or by elements, which is five times as much code. A kernel may
-have that once, where a block is used (``late``), and not where it is fetched.
+A matrix is read by pairs of columns, or by elements, which takes five times as much code. With
+``late`` a kernel has the code by elements once, where a block is used, and not where it is fetched.
 """
 
 from __future__ import annotations

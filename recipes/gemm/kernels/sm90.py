@@ -18,7 +18,7 @@ Roles of a CTA (threads):
 Pipelines:
 
 * operands: producer warps -> math warpgroups, ``stages`` deep. Full: 1 arrival and the bytes of all
-  tiles, which may come ahead of the arrival that says how many they are, and one of each lane that
+  tiles, which may come ahead of the arrival that says how many they are, and one of the warp that
   copies scales, when its copies (cp.async) are there. Empty: one arrival per math warp of a tile,
   of every CTA that gets this CTA's multicast. With a cluster (2, 1, 1) two CTAs share B and each
   loads half of it for both; (1, 2, 1) shares A. ``a_boxes`` are the rows of a load of A: all of the

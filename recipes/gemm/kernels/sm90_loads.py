@@ -95,10 +95,12 @@ class RowLoads(NamedTuple):
 
 
 def load_counts(boxes: Sequence[int], rows: Int32) -> tuple[list[Int32], Int32]:
-    """How many loads of each of these numbers of rows bring a tile's ``rows``, and how many those
-    are: as few as leave less than the smallest of them outside, which take longer than others.
+    """How many loads of each of these numbers of rows bring a tile's ``rows``, and how many rows
+    that are: the fewest loads with less rows outside than the smallest load has, as those outside
+    take longer.
     """
-    counts, brought = [], Int32(0)
+    counts: list[Int32] = []
+    brought: Any = 0
     for box in boxes:
         count = (cutlass.max(rows - brought, 0) + boxes[-1] - 1) // box
         counts.append(count)
@@ -278,7 +280,7 @@ class Loads:
                     self.config.epilogue, aux, (tile_m, tile_n), corner, extents, lane
                 )
         if cutlass.const_expr(not self.config.stream_k):
-            # The next kernel may set itself up: all that this block reads by TMA is on its way.
+            # The next kernel may set itself up: all of A is on its way, and B as good as that.
             cute.arch.griddepcontrol_launch_dependents()
         # A CTA may not exit while others of its cluster still signal its barriers.
         pipe.producer_tail(state)

@@ -60,8 +60,8 @@ class Stores:
             self.blocks_unrolled = math.gcd(self.blocks, BLOCKS_UNROLLED)
         else:
             self.blocks_unrolled = 1
-        # Whether matrices are read by elements where they are used: more code than a chain has room
-        # for that is not unrolled. Few are, and those wait for memory.
+        # Whether what is read of matrices by elements is read where it is used, and waited for: a
+        # chain that is not unrolled has no room for that code twice. Few matrices are read so.
         self.late = self.blocks_unrolled == 1
 
     def layout(self, dtype: type) -> Any:

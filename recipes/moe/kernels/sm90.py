@@ -15,8 +15,8 @@ Roles of a CTA (threads):
 
 * warpgroup 0, producer: a warp issues the TMA loads of B. Rows of a group are contiguous for NONE
   and SCATTER: another warp loads A by TMA, from any first row on, in the boxes of the matmul, and
-  none behind the group. For GATHER all four warps copy rows by cp.async, 16 bytes a thread; a row
-  whose index is no token and what lies past K are zero-filled.
+  fewer than 16 rows behind the group. For GATHER all four warps copy rows by cp.async, 16 bytes a
+  thread; a row whose index is no token and what lies past K are zero-filled.
 * warpgroups 1..G: math, as in the matmul. Each owns 64 rows of the tile.
 
 Rows of a tile behind its group hold anything: what is computed of them is never stored.
