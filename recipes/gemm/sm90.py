@@ -177,7 +177,7 @@ def tma_params(
         "tile": list(config.tile),
         "cluster": [config.cluster_m, config.cluster_n, config.cluster_k],
         "a_boxes": _a_boxes(facts, config, layout[0]),
-        "prefetch_b": not config.stream_k and not _is_long(facts),
+        "few_rows": not config.stream_k and not _is_long(facts),
         "stream_k": config.stream_k == 1,
         "pingpong": config.pingpong == 1,
         "store": store,

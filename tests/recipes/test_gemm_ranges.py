@@ -417,7 +417,7 @@ def test_b_is_asked_of_l2_ahead_where_reading_it_is_most_of_the_time(most, prefe
             config = GemmConfig(64, 64, 64, 1, 1, 1, stream_k)
             kernels = plans.lower(plans.append(ENGINE, config.to_public())).kernels
             (tma,) = [spec.params for spec in kernels if "tile" in spec.params]
-            assert tma["prefetch_b"] is (prefetches and not stream_k)
+            assert tma["few_rows"] is (prefetches and not stream_k)
 
 
 @pytest.mark.parametrize("splits", CLUSTER_SPLITS)

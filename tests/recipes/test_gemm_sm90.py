@@ -80,7 +80,6 @@ def params(
     b=None,
     products=1,
     a_boxes=None,
-    prefetch_b=False,
     few=False,
     scales=None,
     pingpong=False,
@@ -94,7 +93,7 @@ def params(
         "tile": list(tile),
         "cluster": list(cluster),
         "a_boxes": a_boxes or ([64, 16] if few else [tile[0]]),
-        "prefetch_b": prefetch_b or few,
+        "few_rows": few,
         "stream_k": stream_k,
         "pingpong": pingpong,
         "store": store,
@@ -531,8 +530,8 @@ def test_bytes_do_not_depend_on_the_process(compiled):
             "pingpong: got True with FP8 or K split, want False",
         ),
         (
-            {"tile": (64, 64, 64), "stream_k": True, "prefetch_b": True},
-            "prefetch_b: got True with stream_k, which waits for a fill, want False",
+            {"tile": (64, 64, 64), "stream_k": True, "few_rows": True},
+            "few_rows: got True with stream_k, which waits for a fill, want False",
         ),
         ({"a_boxes": [16]}, "a_boxes: got (16,), want one of (64,), (128,), (64, 16)"),
         (

@@ -9,9 +9,9 @@ which ``fold.py`` folds.
 
 Roles of a CTA (threads):
 
-* warpgroup 0: a warp issues the TMA loads of A and another those of B, as to issue those of both
-  takes longer than a short k tile does to multiply; with ``scales``, a third copies those. The
-  others idle.
+* warpgroup 0: a warp issues the TMA loads of A and B; with ``few_rows`` another those of B, as to
+  issue those of both takes longer than a k tile of few rows does to multiply. With ``scales``,
+  another copies those. The others idle.
 * warpgroups 1..G: math. Each owns 64 rows of the tile: G = 2 for tiles of 128 rows, 1 for 64. With
   ``pingpong`` G = 2 and each owns every second tile: one multiplies while the other finishes.
 
@@ -72,7 +72,7 @@ ceil_div(M, tile_m * cluster_m) * ceil_div(N, tile_n * cluster_n) * L:
 
 Programmatic dependent launch (not with ``stream_k``, which follows a fill): a kernel that comes
 behind this one sets its barriers up while the last tiles are finished, and waits for its end before
-it touches memory. With ``prefetch_b``, for matrices of which reading B is most of the time, it asks
+it touches memory. With ``few_rows``, for matrices of which reading B is most of the time, it asks
 L2 for its first tiles of B before that.
 
 Preconditions, checked by the compiled wrapper: A, B and TMA-stored outputs have 16-byte aligned
@@ -320,7 +320,7 @@ class Sm90Matmul:
         if cutlass.const_expr(not config.stream_k):
             # Nothing of what the kernel before wrote is read, and nothing that it reads is written,
             # ahead of this.
-            if cutlass.const_expr(config.prefetch_b):
+            if cutlass.const_expr(config.few_rows):
                 if warp == B_WARP:
                     self.loads.prefetch_b(operands_b, walk)
             cute.arch.griddepcontrol_wait()
@@ -329,9 +329,11 @@ class Sm90Matmul:
             if cutlass.const_expr(config.math_groups > 1):
                 cute.arch.setmaxregister_decrease(PRODUCER_REGISTERS)
             if warp == A_WARP:
-                self.loads.produce_a(pipe, operand_a, walk, aux, extents)
-            if warp == B_WARP:
-                self.loads.produce_b(pipe, operands_b, walk)
+                others = () if config.few_rows else operands_b
+                self.loads.produce_a(pipe, operand_a, others, walk, aux, extents)
+            if cutlass.const_expr(config.few_rows):
+                if warp == B_WARP:
+                    self.loads.produce_b(pipe, operands_b, walk)
             if cutlass.const_expr(config.scales is not None):
                 if warp == SCALES_WARP:
                     self.loads.produce_scales(pipe, scales, smem.scales, walk, extents)

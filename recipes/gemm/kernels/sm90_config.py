@@ -67,7 +67,7 @@ class Config:
     tile: tuple[int, int, int]
     cluster: tuple[int, int, int]
     a_boxes: tuple[int, ...]
-    prefetch_b: bool
+    few_rows: bool
     stream_k: bool
     pingpong: bool
     store: str
@@ -91,7 +91,7 @@ class Config:
             tile=_chosen(params, "tile", TILES[a_dtype.width]),
             cluster=_chosen(params, "cluster", CLUSTERS),
             a_boxes=_chosen(params, "a_boxes", A_BOXES),
-            prefetch_b=_chosen(params, "prefetch_b", (False, True)),
+            few_rows=_chosen(params, "few_rows", (False, True)),
             stream_k=_chosen(
                 params, "stream_k", (False, True) if params["products"] == 1 else (False,)
             ),
@@ -138,8 +138,8 @@ class Config:
         if self.pingpong and (self.promotes or self.stream_k or in_cluster):
             return "pingpong: got True with FP8 or K split, want False"
         may_be_part = self.a_major == "k" and self.cluster[1] == 1
-        if self.prefetch_b and self.stream_k:
-            return "prefetch_b: got True with stream_k, which waits for a fill, want False"
+        if self.few_rows and self.stream_k:
+            return "few_rows: got True with stream_k, which waits for a fill, want False"
         if self.a_boxes != (self.tile[0],) and not (self.a_boxes == A_PARTS and may_be_part):
             other = f" or {A_PARTS}" if may_be_part else ""
             return f"a_boxes: got {self.a_boxes} for tile {self.tile}, want its rows{other}"

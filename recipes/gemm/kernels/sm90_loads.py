@@ -214,6 +214,18 @@ class Loads:
             for b in bs
         ]
 
+    def tiles_of_b(self, bs: Sequence[Operand], parts: list[Any], tile) -> list[Any]:
+        """Of what TMA moves of each B in the matrix, that of a tile: (a load, k)."""
+        return [
+            source[None, tile.n, None, cutlass.min(tile.batch, b.matrix.shape[2] - 1)]
+            for b, (_, source) in zip(bs, parts, strict=True)
+        ]
+
+    def load_b(self, bs: Sequence[Operand], parts, tiles, k: Int32, stage: Int32, full, mask):
+        """Bring a k tile of each B to a stage."""
+        for b, (to, _), tile in zip(bs, parts, tiles, strict=True):
+            cute.copy(b.tma, tile[None, k], to[None, stage], tma_bar_ptr=full, mcast_mask=mask)
+
     @cute.jit
     def prefetch_b(self, bs: Sequence[Operand], walk: Walk):
         """Bring the first k tiles of B to L2, where it is of no account who writes them when."""
@@ -227,13 +239,13 @@ class Loads:
                     cute.prefetch(b.tma, from_b[None, tile.n, k, batch])
 
     @cute.jit
-    def produce_a(self, pipe, a: Operand, walk: Walk, aux, extents):
-        """Producer warp: bring A to the stages of every item of this CTA, in order, and say how
-        many bytes come to each, those of B too.
+    def produce_a(self, pipe, a: Operand, bs: Sequence[Operand], walk: Walk, aux, extents):
+        """Producer warp: bring A, and of ``bs`` those B that have no warp of their own, to the stages
+        of every item of this CTA, in order, and say how many bytes come to each, of all.
         """
         tile_m, tile_n, tile_k = self.config.tile
         row_bytes = tile_k * self.config.a_dtype.width // 8
-        mask, _ = self.multicast_masks(walk.place)
+        masks = self.multicast_masks(walk.place)
         boxes = self.config.a_boxes
         parts_a = [
             tma_parts(
@@ -245,6 +257,7 @@ class Loads:
             )
             for box, tma in zip(boxes, a.tma, strict=True)
         ]
+        parts_b = self.parts_of_b(bs, walk.place)
         state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, self.config.stages)
         for item in range(walk.first, walk.stop, walk.step):
             segment = walk.segment(item)
@@ -254,6 +267,7 @@ class Loads:
                 RowLoads(box, tma, to, source[None, None, None, batch_a])
                 for box, tma, (to, source) in zip(boxes, a.tma, parts_a, strict=True)
             ]
+            tiles_b = self.tiles_of_b(bs, parts_b, tile)
             # Rows that are not loaded keep what they held: their results are never stored.
             row0, counts, brought = tile.m * tile_m, [Int32(1)], Int32(tile_m)
             if cutlass.const_expr(len(boxes) > 1):
@@ -269,7 +283,8 @@ class Loads:
                     with cute.arch.elect_one():
                         load_bytes = self.config.stage_bytes - (tile_m - brought) * row_bytes
                         cute.arch.mbarrier_arrive_and_expect_tx(full, load_bytes)
-                load_rows(loads_a, counts, row0, k, state.index, full, mask)
+                load_rows(loads_a, counts, row0, k, state.index, full, masks[0])
+                self.load_b(bs, parts_b, tiles_b, k, state.index, full, masks[1])
                 state.advance()
             if cutlass.const_expr(not self.config.pingpong):
                 # What the chain reads of matrices is there when the math warpgroups come to it.
@@ -294,21 +309,11 @@ class Loads:
         for item in range(walk.first, walk.stop, walk.step):
             segment = walk.segment(item)
             tile = walk.tile(segment)
-            tiles = [
-                source[None, tile.n, None, cutlass.min(tile.batch, b.matrix.shape[2] - 1)]
-                for b, (_, source) in zip(bs, parts, strict=True)
-            ]
+            tiles = self.tiles_of_b(bs, parts, tile)
             for k in cutlass.range(segment.begin, segment.end, unroll=1):
                 full = pipe.producer_get_barrier(state)
                 pipe.sync_object_empty.wait(state.index, state.phase)
-                for p in cutlass.range_constexpr(len(bs)):
-                    cute.copy(
-                        bs[p].tma,
-                        tiles[p][None, k],
-                        parts[p][0][None, state.index],
-                        tma_bar_ptr=full,
-                        mcast_mask=mask,
-                    )
+                self.load_b(bs, parts, tiles, k, state.index, full, mask)
                 state.advance()
 
     @cute.jit

@@ -418,7 +418,7 @@ def configuration(params: Mapping[str, Any]) -> Config:
         "a_major": "k",
         "cluster": [1, 1, 1],
         "stream_k": False,
-        "prefetch_b": False,
+        "few_rows": False,
         "pingpong": False,
         "epilogue": {
             "inputs": [],
