@@ -240,8 +240,8 @@ class Loads:
 
     @cute.jit
     def produce_a(self, pipe, a: Operand, bs: Sequence[Operand], walk: Walk, aux, extents):
-        """Producer warp: bring A, and of ``bs`` those B that have no warp of their own, to the stages
-        of every item of this CTA, in order, and say how many bytes come to each, of all.
+        """Producer warp: bring A, and those B that have no warp of their own, to the stages of
+        every item of this CTA, in order, and say how many bytes come to each, of all.
         """
         tile_m, tile_n, tile_k = self.config.tile
         row_bytes = tile_k * self.config.a_dtype.width // 8
