@@ -65,7 +65,7 @@ lint: $(VENV)/test.ready ide
 check: test
 
 dev: $(VENV)/tools.ready
-	$(BIN)/python -m pip install -q --no-build-isolation -C editable.rebuild=true -e '.[dev]'
+	$(BIN)/python -m pip install -q --no-build-isolation --config-settings=editable.rebuild=true -e '.[dev]'
 	@touch $(VENV)/test.ready $(VENV)/compile.ready
 
 ide:

@@ -72,7 +72,7 @@ def _build_wheel(folder: Path) -> None:
     source, options = folder / "source", []
     objects = sorted(ROOT.glob(f"build/cp{sys.version_info[0]}{sys.version_info[1]}-*-editable"))
     if objects:
-        source, options = ROOT, ["-C", f"build-dir={objects[0]}"]
+        source, options = ROOT, [f"--config-settings=build-dir={objects[0]}"]
     else:
         _copy_checkout(source)
     pip = (sys.executable, "-m", "pip", "-q", "wheel", "--no-deps", "--no-build-isolation")
