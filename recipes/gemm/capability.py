@@ -40,6 +40,7 @@ FEATURES = (
 
 FOLDS = f"reductions of the result along rows, columns or both: {', '.join(FOLDED)}"
 SCALES = "FP8 with a FLOAT scale for each block of rows and K"
+INT8_SUMS = f"INT8 summed in INT32, K up to {MAX_INT8_K}"
 
 # Of a row whose kernels take any strides: they widen every element on its own, have several
 # accumulators, and fold.
@@ -55,7 +56,7 @@ ANY_STRIDE: dict[str, Any] = {
         FOLDS,
         "A and B of different FP8 types",
         "FP8 and INT8 in the epilogue, whose outputs saturate",
-        f"INT8 summed in INT32, K up to {MAX_INT8_K}",
+        INT8_SUMS,
         SCALES,
     ),
 }

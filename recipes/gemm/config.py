@@ -55,12 +55,19 @@ class TileClass(NamedTuple):
         scaled_columns: how many columns have one scale; None without scales, and 0 with those of A
             alone.
         folds_rows: whether something is reduced along M, for which warps need shared memory.
+        is_integer: whether A and B are INT8.
     """
 
     element_bytes: int
     products: int
     scaled_columns: int | None = None
     folds_rows: bool = False
+    is_integer: bool = False
+
+    @property
+    def promotes(self) -> bool:
+        """Whether threads add up what the tensor cores sum: of FP8, whose sums there are short."""
+        return self.element_bytes == 1 and not self.is_integer
 
 
 def tile_class(facts: GemmFacts) -> TileClass:
@@ -70,6 +77,7 @@ def tile_class(facts: GemmFacts) -> TileClass:
         facts.epilogue.products,
         columns if facts.is_scaled else None,
         any("m" in reduction.axes for reduction in facts.epilogue.reductions),
+        facts.a.dtype == "INT8",
     )
 
 
@@ -177,21 +185,21 @@ class GemmConfig(Schedule):
 
     def why_not_for(self, tiles: TileClass) -> str | None:
         """None where the kernel has the schedule for a class of tiles, else the reason."""
-        element_bytes, products, scaled_columns, _ = tiles
+        element_bytes, products = tiles.element_bytes, tiles.products
         menu = SM90_TILES[element_bytes]
         if self.tile not in menu:
             every = ", ".join(map(_x, menu))
             return f"tile {_x(self.tile)} of {element_bytes}-byte elements is not one of {every}"
         columns = products * self.tile_n
         if self.pingpong:
-            if element_bytes == 1:
+            if tiles.promotes:
                 return "WARP_SPEC_CFG is 1, want 0: sums of FP8 take two warpgroups to promote"
             columns = columns * self.tile_m // 64
-        if element_bytes == 1:  # and sums of the tensor cores, of all columns or half of them
+        if tiles.promotes:  # and sums of the tensor cores, of all columns or half of them
             fits = columns + self.tile_n <= 2 * SM90_MAX_ACCUMULATORS
             promoted = self.tile_n if fits else self.tile_n // 2
             columns += promoted
-        if scaled_columns is not None and (each := self._scaled(tiles)) % SM90_SCALE_COLUMNS:
+        if tiles.scaled_columns is not None and (each := self._scaled(tiles)) % SM90_SCALE_COLUMNS:
             return (
                 f"tile {_x(self.tile)} has one scale for {each} columns, "
                 f"want a multiple of {SM90_SCALE_COLUMNS}"

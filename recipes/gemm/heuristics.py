@@ -22,7 +22,7 @@ SM90_PERSISTENT, SM90_GEMV, SM90_ANY_STRIDE = 20_000, 20_002, 20_004
 # A symbolic M is served by ranges that end at these rows: one, those of one load of A, of one tile,
 # and of several, each twice the one before.
 RANGE_ENDS = (1, 16, 64, 128, 256, 512, 1024)
-MEASURED_DTYPES = ("BFLOAT16", "HALF", *FP8_DTYPES)
+MEASURED_DTYPES = ("BFLOAT16", "HALF", *FP8_DTYPES, "INT8")
 STREAM = GemvConfig(rows=2, columns=2, k_warps=2, unroll=2)  # behind what tiles do
 
 
@@ -67,9 +67,11 @@ def _few_rows(
 ) -> Iterator[PlanConfig]:
     """Best first, where all of these extents are of few rows, and of what was measured: 16-bit and
     FP8 matrices along K. A chain, or another GPU of as many SMs, changes the times more than the
-    order.
+    order; so does INT8, which has the bytes of FP8, and no tables of its own.
     """
-    table = TABLES.get(tile_class(facts))
+    tiles = tile_class(facts)
+    table = TABLES.get(tiles._replace(is_integer=False))
+    of = "of FP8 " if tiles.is_integer else ""
     is_measured = facts.a.dtype in MEASURED_DTYPES and facts.majors() == ("k", "k")
     if table is None or not is_measured:
         return
@@ -82,7 +84,7 @@ def _few_rows(
         engines[GemvConfig] = SM90_GEMV
     last = table.times(*(cases[-1][name] for name in "mnk"))
     for config in table.rank(cases, tuple(engines)):
-        why = f"{last[config]:.1f} us on an H200, by the table of few rows"
+        why = f"{last[config]:.1f} us {of}on an H200, by the table of few rows"
         yield PlanConfig(engines[type(config)], config, why)
 
 

@@ -1,4 +1,4 @@
-"""``gemm.sm90.persistent``: the GEMM family on Hopper, FP8 and two matmuls of one A included.
+"""``gemm.sm90.persistent``: the GEMM family on Hopper, FP8, INT8 and two matmuls of one A included.
 
 FP8 may have a scale for each block of rows and K: the sums of a block are scaled before they are
 added.
@@ -28,6 +28,7 @@ from cudnn_aot.recipes.gemm.capability import (
     ANY_DTYPES,
     FEATURES,
     FOLDS,
+    INT8_SUMS,
     MAX_PRODUCTS,
     SCALES,
     GemmCapability,
@@ -65,7 +66,7 @@ SM90: dict[str, Any] = {
 
 # Of the row of the kernel that multiplies with WGMMA.
 TENSOR_CORES: dict[str, Any] = {
-    "dtypes": ("BFLOAT16", "HALF", *FP8_DTYPES),
+    "dtypes": ("BFLOAT16", "HALF", *FP8_DTYPES, "INT8"),
     "epilogue_dtypes": ANY_DTYPES,
     "products": MAX_PRODUCTS,
     "scales": True,
@@ -76,6 +77,7 @@ TENSOR_CORES: dict[str, Any] = {
         FOLDS,
         "A and B of different FP8 types",
         "FP8 and INT8 in the epilogue, whose outputs saturate",
+        INT8_SUMS,
         SCALES,
     ),
 }
@@ -100,7 +102,7 @@ class GemmSm90Persistent(ScheduledEngine):
     """Persistent TMA + WGMMA, cooperative or ping-pong math warpgroups, split of K or stream-K.
 
     Sums of FP8 products are fp32: the tensor cores, which keep fewer bits, add up 256 of K alone,
-    128 of blocks with scales.
+    128 of blocks with scales. Those of INT8 are INT32, exact whatever splits K.
     """
 
     name = "gemm.sm90.persistent"
@@ -206,8 +208,8 @@ class _StreamK:
 
 
 def _stream_k(facts: GemmFacts, config: GemmConfig, sm_count: ex.Expr) -> _StreamK:
-    """Workspace of a stream-K plan: two fp32 partial tiles for each block that has pieces of tiles,
-    and an arrival counter for each tile of the last two waves.
+    """Workspace of a stream-K plan: two partial tiles, in the type of the sums, for each block that
+    has pieces of tiles, and an arrival counter for each tile of the last two waves.
 
     Tiles are counted in whole clusters, as the kernel walks them.
     """
@@ -231,7 +233,7 @@ def _stream_k(facts: GemmFacts, config: GemmConfig, sm_count: ex.Expr) -> _Strea
             {
                 "arg": "tensor",
                 "slice": "partials",
-                "dtype": "FLOAT",
+                "dtype": facts.accumulators[0],
                 "dim": [elements],
                 "stride": [1],
             },

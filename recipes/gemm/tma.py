@@ -14,7 +14,7 @@ from cudnn_aot.compiler.graph.extents import Symbol
 from cudnn_aot.compiler.planning import expressions as ex
 from cudnn_aot.recipes.gemm import lowering
 from cudnn_aot.recipes.gemm.facts import GemmFacts
-from cudnn_aot.recipes.operand import FP8_DTYPES, Operand, bounds
+from cudnn_aot.recipes.operand import Operand, bounds
 
 ALIGN_BYTES = 16
 # Of blocks that have a scale: a k tile of FP8, and the columns of the least tile.
@@ -78,8 +78,8 @@ def why_not(facts: GemmFacts, outputs: Sequence[Operand]) -> str | None:
         return f"{facts.a.name!r} or {facts.b.name!r} has no contiguous axis"
     if reason := _why_not_scaled(facts):
         return reason
-    if facts.a.dtype in FP8_DTYPES and facts.majors() != ("k", "k"):
-        return f"{facts.a.name!r} and {facts.b.name!r} are FP8 and not both contiguous along K"
+    if lowering.DTYPE_BYTES[facts.a.dtype] == 1 and facts.majors() != ("k", "k"):
+        return f"{facts.a.name!r} and {facts.b.name!r} are 8-bit and not both contiguous along K"
     for operand, axis in matrices(facts, axes):
         if operand.stride[axis] != 1:
             return f"{operand.name!r} is not contiguous along the axis that {facts.b.name!r} is"

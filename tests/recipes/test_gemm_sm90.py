@@ -103,15 +103,17 @@ def params(
 
 
 def menu() -> dict[str, dict]:
-    """Every tile once, the forms spread over them: each cluster, split, store, load of A, pair of
-    majors and dtype is there, and those that meet in registers or shared memory are together.
+    """Every tile once of each kind of sums, the forms spread over them: each cluster, split, store,
+    load of A, pair of majors and dtype is there, and those that meet in registers or shared memory
+    are together.
     """
     rows = {}
-    for size, forms in FORMS.items():
+    for dtype, forms in FORMS.items():
         for (tile_m, tile_n), (name, fields) in forms.items():
-            tile = (tile_m, tile_n, 128 // size)
-            label = "_".join(["x".join(map(str, tile)), *([name] if name else [])])
-            rows[label] = params(tile, **({"ab": "FP8_E4M3"} if size == 1 else {}) | fields)
+            tile = (tile_m, tile_n, TILE_K[dtype])
+            names = [dtype.lower()] * (dtype == "INT8") + [name] * bool(name)
+            label = "_".join(["x".join(map(str, tile)), *names])
+            rows[label] = params(tile, **{"ab": dtype} | fields)
     rows["pingpong_chain"] = params((128, 160, 64), **PAIR_B, **PINGPONG, e=CHAIN)
     rows["matrices"] = params((128, 256, 64), **PAIR_B, e=MATRICES)
     rows["pingpong_folds"] = params((128, 128, 64), **PAIR_B, **PINGPONG, e=PINGPONG_FOLDS)
@@ -175,13 +177,55 @@ NARROW = {
 }
 
 
+# Both sums, as they are and folded, and what they are together.
+SUMS = {
+    "inputs": [],
+    "nodes": [["mul", [0, 1], {}]],
+    "outputs": [
+        *({"value": 0, "dtype": dtype} for dtype in ("INT32", "FLOAT", "INT8")),
+        {"value": 1, "dtype": "INT32"},
+        {"value": 1, "dtype": "FLOAT", "reduce": {"mode": "ADD", "axes": "m"}},
+        {"value": 2, "dtype": "FLOAT", "reduce": {"mode": "MAX", "axes": "mn"}},
+    ],
+}
+# What an INT8 matmul is: its sums; those with a scale of each row and column, and a bias; and the
+# same in 8 bits.
+SUM = {"inputs": [], "nodes": [], "outputs": [{"value": 0, "dtype": "INT32"}]}
+DEQUANTIZED = {
+    "inputs": [
+        {"dtype": "FLOAT", "kind": "col"},
+        {"dtype": "FLOAT", "kind": "row"},
+        {"dtype": "BFLOAT16", "kind": "row"},
+    ],
+    "nodes": [["mul", [0, 1], {}], ["mul", [4, 2], {}], ["bias", [5, 3], {}]],
+    "outputs": [{"value": 6, "dtype": "BFLOAT16"}],
+}
+REQUANTIZED = {
+    **DEQUANTIZED,
+    "outputs": [{"value": 6, "dtype": "INT8"}, {"value": 0, "dtype": "INT32"}],
+}
+GATED_INT8 = {
+    "inputs": [{"dtype": "FLOAT", "kind": kind} for kind in ("col", "row", "row")],
+    "nodes": [
+        ["mul", [0, 2], {}],
+        ["mul", [5, 3], {}],
+        ["mul", [1, 2], {}],
+        ["mul", [7, 4], {}],
+        ["swish", [6], {}],
+        ["mul", [9, 8], {}],
+    ],
+    "outputs": [{"value": 10, "dtype": "BFLOAT16"}],
+}
+
+
 PAIR_B, PAIR_A = {"cluster": (2, 1, 1)}, {"cluster": (1, 2, 1)}  # what two blocks share
 HALVES, QUARTERS = {"cluster": (1, 1, 2)}, {"cluster": (1, 1, 4)}  # of K
 FEW, PINGPONG = {"few": True}, {"pingpong": True}
 STREAM, DIRECT = {"stream_k": True}, {"store": "direct"}
-# By the bytes of an element and a tile's rows and columns: a name, and what is not as usual.
-FORMS: dict[int, dict[tuple[int, int], tuple[str, dict]]] = {
-    2: {
+TILE_K = {"BFLOAT16": 64, "FP8_E4M3": 128, "INT8": 128}
+# By the type of A and a tile's rows and columns: a name, and what is not as usual.
+FORMS: dict[str, dict[tuple[int, int], tuple[str, dict]]] = {
+    "BFLOAT16": {
         (128, 256): ("chain", {**PAIR_B, "e": CHAIN}),
         (128, 224): ("mn", {**PAIR_A, "majors": "mn"}),
         (128, 192): ("direct", {**PAIR_B, **DIRECT}),
@@ -200,7 +244,7 @@ FORMS: dict[int, dict[tuple[int, int], tuple[str, dict]]] = {
         (64, 48): ("few_chain", {**FEW, "e": CHAIN}),
         (64, 32): ("few_halves", FEW | HALVES | DIRECT),
     },
-    1: {
+    "FP8_E4M3": {
         (128, 256): ("", PAIR_B),
         (128, 224): ("", PAIR_A),
         (128, 192): ("bytes_chain", {"e": BYTES}),
@@ -225,13 +269,32 @@ FORMS: dict[int, dict[tuple[int, int], tuple[str, dict]]] = {
         (64, 48): ("few_direct", FEW | DIRECT),
         (64, 32): ("few", FEW),
     },
+    "INT8": {
+        (128, 256): ("", {**PAIR_B, "e": SUM}),
+        (128, 224): ("scaled", {**PAIR_A, "e": DEQUANTIZED}),
+        (128, 192): ("pingpong", {**PAIR_B, **PINGPONG, "e": SUM}),
+        (128, 160): ("scaled_pingpong", {**PAIR_B, **PINGPONG, "e": DEQUANTIZED}),
+        (128, 128): ("gated", {**PAIR_B, "e": GATED_INT8, "products": 2}),
+        (128, 96): ("few_folds", {**FEW, "e": SUMS, "products": 2}),
+        (128, 64): ("few_quarters_scaled", {**FEW, **QUARTERS, "e": DEQUANTIZED}),
+        (128, 32): ("direct", {**DIRECT, "e": REQUANTIZED}),
+        (64, 256): ("few_quarters", {**FEW, **QUARTERS, "e": SUM}),
+        (64, 224): ("direct_pingpong", {**PAIR_A, **DIRECT, **PINGPONG, "e": SUM}),
+        (64, 192): ("quarters_bytes", {**QUARTERS, "e": REQUANTIZED}),
+        (64, 160): ("gated_few", {**FEW, "e": GATED_INT8, "products": 2}),
+        (64, 128): ("stream_scaled", {**STREAM, "e": DEQUANTIZED}),
+        (64, 96): ("halves", {**HALVES, "e": SUM}),
+        (64, 64): ("stream_direct", {**STREAM, **DIRECT, "e": SUM}),
+        (64, 48): ("few_bytes", {**FEW, "e": REQUANTIZED}),
+        (64, 32): ("few_halves_direct", {**FEW, **HALVES, **DIRECT, "e": SUM}),
+    },
 }
 
 
 def test_every_tile_has_a_form():
-    assert {
-        8 * size: tuple((m, n, 128 // size) for m, n in forms) for size, forms in FORMS.items()
-    } == sm90_config.TILES
+    for dtype, forms in FORMS.items():
+        tiles = tuple((m, n, TILE_K[dtype]) for m, n in forms)
+        assert tiles == sm90_config.TILES[operands.named_dtype(dtype).width]
     values = {}
     for row in menu().values():
         for name, value in row.items():
@@ -281,17 +344,6 @@ GATED_FP8 = {
         {"value": 7, "dtype": "FLOAT", "reduce": {"mode": "AMAX", "axes": "mn"}},
         {"value": 2, "dtype": "HALF"},
         {"value": 3, "dtype": "FLOAT", "reduce": {"mode": "MAX", "axes": "n"}},
-    ],
-}
-# Both sums, as they are and folded, and what they are together.
-SUMS = {
-    "inputs": [],
-    "nodes": [["mul", [0, 1], {}]],
-    "outputs": [
-        *({"value": 0, "dtype": dtype} for dtype in ("INT32", "FLOAT", "INT8")),
-        {"value": 1, "dtype": "INT32"},
-        {"value": 1, "dtype": "FLOAT", "reduce": {"mode": "ADD", "axes": "m"}},
-        {"value": 2, "dtype": "FLOAT", "reduce": {"mode": "MAX", "axes": "mn"}},
     ],
 }
 
@@ -347,6 +399,7 @@ def folds() -> dict[str, dict]:
         "folds_gated": params((128, 128, 64), **PAIR_B, products=2, e=GATED),
         "folds_fp8_amax": params((128, 256, 128), **PAIR_B, **fp8, e=AMAX),
         "folds_fp8_gated": params((128, 128, 128), products=2, **fp8, e=GATED_FP8),
+        "folds_int8_amax": params((128, 256, 128), **PAIR_B, ab="INT8", e=AMAX),
         "folds_blocks": params((128, 128, 128), **fp8, e=AMAX, scales=[1, 128]),
         "folds_blocks_direct_chain": params(
             (128, 192, 128), **DIRECT, **fp8, e=CHAIN_FOLDS, scales=[1, 128]
@@ -470,6 +523,22 @@ def test_nothing_touches_memory_ahead_of_the_end_of_the_kernel_before(compile_ke
         assert ("cp.async.bulk.prefetch.tensor" in ptx[:wait]) is (name == "sm90_few"), name
 
 
+def test_sums_of_int8_are_integers_all_through(compile_kernels, tmp_path):
+    rows = {
+        "int8_stream": params((64, 64, 128), **STREAM, ab="INT8", e=SUM),
+        "int8_quarters": params((64, 64, 128), **QUARTERS, ab="INT8", e=SUM),
+    }
+    jobs = [
+        {"name": name, "template": "gemm.kernels.sm90:matmul", "params": row, "arch": "sm_90a"}
+        | {"keep_ptx": True}
+        for name, row in rows.items()
+    ]
+    for name, report in compile_kernels(jobs, tmp_path).items():
+        used = set(re.findall(r"wgmma\.mma_async\S+", report["ptx"]))
+        assert used == {"wgmma.mma_async.sync.aligned.m64n64k32.satfinite.s32.s8.s8"}, name
+        assert not re.search(r"\.(f32|rn|rz)\b", report["ptx"]), name
+
+
 def test_a_linked_kernel_is_small(compiled, tmp_path):
     objects, _, _ = compiled
     level = DEFAULT_LEVELS[this_triple()]
@@ -560,6 +629,16 @@ def test_bytes_do_not_depend_on_the_process(compiled):
         (
             {"a_dtype": "FP8_E4M3", "b_dtype": "FP8_E5M2", "a_major": "m"},
             "a_major: got 'm', want one of k",
+        ),
+        (
+            {"a_dtype": "INT8", "b_dtype": "INT8", "b_major": "n"},
+            "b_major: got 'n', want one of k",
+        ),
+        ({"a_dtype": "INT8", "b_dtype": "FP8_E4M3"}, "b_dtype: got 'FP8_E4M3', want one of INT8"),
+        (
+            {"a_dtype": "INT8", "b_dtype": "INT8", "tile": (64, 64, 128), "a_boxes": [64]}
+            | {"scales": {"depth": 128, "rows": [1, 128]}},
+            "scales: got blocks of 128 along K, want FP8 in whole tiles of K",
         ),
         ({"store": "scatter"}, "store: got 'scatter', want one of tma, direct"),
     ],

@@ -1,11 +1,11 @@
 """Persistent warp-specialised matmul for Hopper: TMA in, WGMMA, a traced pointwise chain, stores.
 
 Arguments: ``launch, sm_count, a (M, K, La), b (N, K, Lb)..., [partials, counters],
-scales..., aux..., outs...``. BFLOAT16, HALF, or FP8 of either kind in, fp32 accumulation; M, N, K
-and the batch are run-time values, one kernel serves every shape of a layout class. K >= 1. With
-``products`` = 2 there are two B, alike, and the chain gets the accumulators of both; no split of K.
-In place of an output that is reduced stand its partial values (T, R, L), see ``sm90_folds.py``,
-which ``fold.py`` folds.
+scales..., aux..., outs...``. BFLOAT16, HALF, or FP8 of either kind in, fp32 accumulation, or INT8
+and INT32; M, N, K and the batch are run-time values, one kernel serves every shape of a layout
+class. K >= 1. With ``products`` = 2 there are two B, alike, and the chain gets the accumulators of
+both; no split of K. In place of an output that is reduced stand its partial values (T, R, L), see
+``sm90_folds.py``, which ``fold.py`` folds.
 
 Roles of a CTA (threads):
 
@@ -38,6 +38,10 @@ and the warpgroup adds that to its fp32 accumulators; while it waits and adds, t
 for the other warpgroup. With ``scales`` the sums are scaled before they are added: a thread has two
 rows of A, and 32 columns of B or more have one scale.
 
+INT8: along K too. WGMMA saturates where INT32 ends, which no sum of at most 131071 products comes
+to, so sums are exact and nothing is promoted: the main loop is that of 16 bits. An output of the
+sums is stored as they are; a chain, a fold or another type gets them rounded to fp32.
+
 Registers: 384 threads start with 168 each; the producer drops to 40 and math rises to 232
 (40 + 2 x 232 = 504 <= 512 per lane of the file). The accumulators are products x tile_n / 2 of
 them for each 64 rows that a warpgroup has, and for FP8 there are tile_n / 2 more for the sums to
@@ -45,11 +49,11 @@ promote, or half as many: within 192 together. 256-thread CTAs (one math warpgro
 need no exchange.
 
 Shared memory: barriers and the scales of all stages, in whole KB; stages x (tile_m + products x
-tile_n) rows of 128 bytes, G x SLOTS x 8 KB of staging, (W - 1) / W of the tile in fp32 to exchange,
+tile_n) rows of 128 bytes, G x SLOTS x 8 KB of staging, (W - 1) / W of the tile's sums to exchange,
 and G x 1 KB where something is reduced along M, within 232448 bytes: 4 stages at 128 x 256, 6 at
 128 x 128 (5 with scales), 8 at 64 x 128. The largest tiles leave 2 KB of it, with scales nothing.
 
-Epilogue: a block of output columns at a time, 64, or 32 with a FLOAT output or a chain that reads
+Epilogue: a block of output columns at a time, 64, or 32 with a 4-byte output or a chain that reads
 several matrices: up to 128 bytes of a row. The chain runs on accumulator registers and the results
 go to a staging slot (stmatrix for 16-bit outputs). ``store`` "tma": TMA stores the slot and clips
 at the edges, except where a row of the result is no multiple of 16 bytes, whose last block is
@@ -60,13 +64,13 @@ Split-K in a cluster: a grid of one cluster per tile, so that nothing is exchang
 finishes the r-th of W shares of the columns; sums are added in a fixed order. K >= W k tiles.
 
 Stream-K (``stream_k``): the tiles of the last waves are shared out to the k tile, see ``raster``. A
-CTA of a piece of a tile writes its fp32 sums to ``partials`` and counts itself in ``counters``; the
+CTA of a piece of a tile writes its sums to ``partials`` and counts itself in ``counters``; the
 last to arrive adds the sums of all pieces in the order of K, so the result does not depend on who
 is last but on the SM count alone, and runs the epilogue. Nobody waits for another. Counters must be
 zero before the launch. Extents, with clusters = max(sm_count // cluster_size, 1), and tiles =
 ceil_div(M, tile_m * cluster_m) * ceil_div(N, tile_n * cluster_n) * L:
 
-    partials  FLOAT  2 * min(clusters, tiles * min(ceil_div(K, 16 * tile_k), 8))
+    partials  FLOAT or INT32  2 * min(clusters, tiles * min(ceil_div(K, 16 * tile_k), 8))
                        * cluster_size * tile_m * tile_n                 (16-byte aligned)
     counters  INT32  min(2 * clusters, tiles) * cluster_size
 
@@ -79,9 +83,9 @@ Preconditions, checked by the compiled wrapper: A, B and TMA-stored outputs have
 bases, unit stride on their major axis and multiples of 16 bytes on the other two.
 
 Floor, H200: 989 TFLOP/s dense bf16 at boost, about 790 sustained in the power limit on random data;
-8192^3 takes 1.39 ms at that; FP8 does twice as many. Per 128 x 256 x 64 step a CTA reads 48 KB from
-L2: 132 CTAs at 7.5 TFLOP/s each ask for 11 TB/s, halved for B by a cluster of two. A step of FP8 is
-as many bytes and, 128 deep, as many cycles.
+8192^3 takes 1.39 ms at that; FP8 and INT8 do twice as many. Per 128 x 256 x 64 step a CTA reads 48
+KB from L2: 132 CTAs at 7.5 TFLOP/s each ask for 11 TB/s, halved for B by a cluster of two. A step
+of FP8 or INT8 is as many bytes and, 128 deep, as many cycles.
 
 Where: ``sm90_config`` has the menu and what follows from a row of it, ``raster`` which tiles a CTA
 computes, ``sm90_loads`` the producers, ``sm90_math`` the main loops, ``sm90_splits`` sums of parts
@@ -455,7 +459,7 @@ def matmul(params: Mapping[str, Any]) -> KernelTemplate:
         return KernelTemplate(
             kernel.plain, (one, one, a, stream, *bs, *aux, *outs), config.smem_bytes
         )
-    partials = make_fake_tensor(Float32, (cute.sym_int64(),), (1,), assumed_align=16)
+    partials = make_fake_tensor(config.acc_dtype, (cute.sym_int64(),), (1,), assumed_align=16)
     counters = make_fake_tensor(Int32, (cute.sym_int(),), (1,))
     arguments = (one, one, a, *bs, partials, counters, stream, *aux, *outs)
     return KernelTemplate(kernel.stream_k, arguments, config.smem_bytes)

@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from cutlass import Float32
+
 from cudnn_aot.recipes.gemm.kernels import operands
+from cudnn_aot.recipes.trace import dtypes
 
 SMEM_BYTES = 232448  # opt-in limit of a block on compute capability 9.0
 BARRIER_BYTES = 384
@@ -38,7 +41,8 @@ BLOCKS_UNROLLED, UNROLLED_TENSORS = 2, 2
 STREAM_COLUMNS = 128  # of a tile with stream-K
 COLUMNS_STEP = 16  # of what a block finishes of a tile: of one stmatrix
 
-# By the bits of an element of A and B. A row of 128 bytes along K is the widest swizzle.
+# By the bits of an element of A and B. A row of 128 bytes along K is the widest swizzle. WGMMA has
+# every width of them for every type: of INT8 those of 24, 32 and multiples of 16.
 COLUMNS = {
     128: (256, 224, 192, 160, 128, 96, 64, 32),
     64: (256, 224, 192, 160, 128, 96, 64, 48, 32),
@@ -46,6 +50,14 @@ COLUMNS = {
 TILES = {
     bits: tuple((m, n, 1024 // bits) for m, columns in COLUMNS.items() for n in columns)
     for bits in (16, 8)
+}
+# By the type of A, those of B.
+B_DTYPES = {
+    "BFLOAT16": ("BFLOAT16",),
+    "HALF": ("HALF",),
+    "FP8_E4M3": ("FP8_E4M3", "FP8_E5M2"),
+    "FP8_E5M2": ("FP8_E4M3", "FP8_E5M2"),
+    "INT8": ("INT8",),
 }
 CLUSTERS = ((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (1, 1, 4))
 # Rows of the loads of A: of a whole tile, or where it may not be full of 64 rows and, of what is
@@ -76,18 +88,16 @@ class Config:
     @staticmethod
     def parse(params: Mapping[str, Any]) -> Config:
         """Parameters of the template; ValueError names the first that is off the menu."""
-        dtypes = ("BFLOAT16", "HALF", "FP8_E4M3", "FP8_E5M2")
-        a_dtype = operands.named_dtype(_chosen(params, "a_dtype", dtypes))
-        is_fp8 = a_dtype.width == 8
-        same_unit = dtypes[2:] if is_fp8 else (params["a_dtype"],)
+        a_dtype = operands.named_dtype(_chosen(params, "a_dtype", tuple(B_DTYPES)))
+        is_byte = a_dtype.width == 8
         config = Config(
             a_dtype=a_dtype,
-            b_dtype=operands.named_dtype(_chosen(params, "b_dtype", same_unit)),
+            b_dtype=operands.named_dtype(_chosen(params, "b_dtype", B_DTYPES[params["a_dtype"]])),
             products=_chosen(params, "products", (1, 2)),
             scales=operands.Scales.parse(params),
             # WGMMA reads 8-bit matrices along K alone.
-            a_major=_chosen(params, "a_major", ("k",) if is_fp8 else ("k", "m")),
-            b_major=_chosen(params, "b_major", ("k",) if is_fp8 else ("k", "n")),
+            a_major=_chosen(params, "a_major", ("k",) if is_byte else ("k", "m")),
+            b_major=_chosen(params, "b_major", ("k",) if is_byte else ("k", "n")),
             tile=_chosen(params, "tile", TILES[a_dtype.width]),
             cluster=_chosen(params, "cluster", CLUSTERS),
             a_boxes=_chosen(params, "a_boxes", A_BOXES),
@@ -146,9 +156,18 @@ class Config:
         return None
 
     @property
+    def acc_dtype(self) -> type:
+        """Of all sums of products: those of the tensor cores, of parts of K, and what the epilogue
+        gets.
+        """
+        return dtypes.accumulator(self.a_dtype)
+
+    @property
     def promotes(self) -> bool:
-        """Whether sums of the tensor cores are added up by the threads."""
-        return self.a_dtype.width == 8
+        """Whether sums of the tensor cores are added up by the threads: those of FP8, which are
+        not exact, as those of INT8 are.
+        """
+        return self.a_dtype.width == 8 and self.acc_dtype is Float32
 
     @property
     def promoted_k_tiles(self) -> int:

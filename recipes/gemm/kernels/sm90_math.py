@@ -64,7 +64,7 @@ class Math:
     def accumulators(self, mma: Mma) -> list[cute.Tensor]:
         """Registers of the sums of each product's tile."""
         shape = mma.add.partition_shape_C(self.config.tile[:2])
-        return [cute.make_rmem_tensor(shape, Float32) for _ in mma.bs]
+        return [cute.make_rmem_tensor(shape, self.config.acc_dtype) for _ in mma.bs]
 
     def tiled_mma(self, accumulate: bool) -> cute.TiledMma:
         config = self.config
@@ -73,7 +73,7 @@ class Math:
             config.b_dtype,
             OperandMajorMode.K if config.a_major == "k" else OperandMajorMode.MN,
             OperandMajorMode.K if config.b_major == "k" else OperandMajorMode.MN,
-            Float32,
+            config.acc_dtype,
             (config.tile_groups, 1, 1),
             (GROUP_ROWS, config.mma_columns),
         )

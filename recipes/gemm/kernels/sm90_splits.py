@@ -6,7 +6,7 @@ import math
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32, Int64
+from cutlass import Int32, Int64
 
 from cudnn_aot.recipes.gemm.kernels import operands
 from cudnn_aot.recipes.gemm.kernels.sm90_config import SPLIT_BARRIER, WARPGROUP, Config
@@ -79,7 +79,7 @@ class Splits:
                     theirs = self.sums_of(partials, pieces.slot(0), rank, thread)
                     cute.autovec_copy(cute.make_tensor(theirs, by_thread), flat)
                 some = math.gcd(quads, QUADS_IN_FLIGHT)
-                part = cute.make_rmem_tensor((4, some), Float32)
+                part = cute.make_rmem_tensor((4, some), config.acc_dtype)
                 for piece in range(begin, pieces.count):
                     if (piece != mine) | is_behind_two:
                         theirs = self.sums_of(partials, pieces.slot(piece), rank, thread)
@@ -113,7 +113,7 @@ class Splits:
         ways, math_threads = config.cluster[2], WARPGROUP * config.math_groups
         slots, arrived = exchange
         size = cute.size(acc) // ways
-        mine = cute.make_rmem_tensor((size,), Float32)
+        mine = cute.make_rmem_tensor((size,), config.acc_dtype)
         bits = cute.recast_tensor(
             cute.make_tensor(acc.iterator, cute.make_layout(ways * size)), Int32
         )
@@ -133,8 +133,8 @@ class Splits:
         for slot in cutlass.range_constexpr(ways - 1):
             for quad in cutlass.range_constexpr(size // 4):
                 place = ((slot * (size // 4) + quad) * math_threads + thread) * 4
-                source = cute.recast_ptr((slots + place).align(16), dtype=Float32)
-                part = cute.make_rmem_tensor((4,), Float32)
+                source = cute.recast_ptr((slots + place).align(16), dtype=config.acc_dtype)
+                part = cute.make_rmem_tensor((4,), config.acc_dtype)
                 cute.autovec_copy(cute.make_tensor(source, cute.make_layout(4)), part)
                 for i in cutlass.range_constexpr(4):
                     mine[4 * quad + i] = mine[4 * quad + i] + part[i]

@@ -9,7 +9,7 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 import cutlass.utils.hopper_helpers as sm90_utils
-from cutlass import Boolean, Float32, Int32, Int64
+from cutlass import Boolean, Int32, Int64
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 from cutlass.cute.nvgpu.warp import StMatrix8x8x16bOp
 from cutlass.tensor_utils import LayoutEnum
@@ -313,7 +313,7 @@ class Stores:
             self.config.b_dtype,
             OperandMajorMode.K,
             OperandMajorMode.K,
-            Float32,
+            self.config.acc_dtype,
             (1, 1, 1),
             (GROUP_ROWS, self.config.block_columns),
         )
