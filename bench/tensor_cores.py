@@ -1,14 +1,15 @@
-"""Stored plans of FP8 and fused matmuls beside torch: TFLOP/s, medians of replays in turns.
+"""Stored plans of FP8, INT8 and fused matmuls beside torch: TFLOP/s, medians of replays in turns.
 
-    python bench/tensor_cores.py --store STORE [--compile]
+    python bench/tensor_cores.py --store STORE [--compile] [--only KIND...]
 
 FP8 stands beside ``torch._scaled_mm`` with sums as exact as it gives them and with
 ``use_fast_accum``, and with a scale for each block beside the same of blocks, if this torch has it;
-a gated FFN ``silu(a @ gate) * (a @ up)``, a bias with GELU, a residual matrix, and a result in FP8
-with its largest magnitude beside torch as it is and, with ``--compile``,
-``torch.compile(mode="max-autotune")``, these three beside the matmul alone too, the last also
-beside ours. Random data; CUDA graphs of launches that go round sets of operands, so that small
-matrices do not stay in L2. Errors are relative to fp32.
+INT8 beside ``torch._int_mm``, both with INT32 results, which are exact; a gated FFN ``silu(a @
+gate) * (a @ up)``, a bias with GELU, a residual matrix, and a result in FP8 with its largest
+magnitude beside torch as it is and, with ``--compile``, ``torch.compile(mode="max-autotune")``,
+these three beside the matmul alone too, the last also beside ours. Random data; CUDA graphs of
+launches that go round sets of operands, so that small matrices do not stay in L2. Errors are
+relative to fp32.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ from replay import ROUNDS, launcher, medians, relative_error, sets_for
 from cudnn_aot import runtime
 from cudnn_aot.cache.reader import StoreReader
 
-NAME = re.compile(r"bench_(fp8|block|gelu|residual|amax|gated|gated_fp8)_(\d+)x(\d+)x(\d+)\Z")
+NAME = re.compile(r"bench_(fp8|int8|block|gelu|residual|amax|gated|gated_fp8)_(\d+)x(\d+)x(\d+)\Z")
 FP8 = torch.float8_e4m3fn
 BLOCK = 128
 AMAX_SCALE = 56.0  # the largest of some 1e8 normal numbers is below 8
 # Relative errors, of rounding to bf16 and to E4M3.
 ERROR, FP8_ERROR = 1e-2, 4e-2
+EXACT = 1e-30  # of nothing: an error is 0 or at least an integer over the largest one
 Operands = dict[str, torch.Tensor]
 Function = Callable[[Operands], torch.Tensor]
 
@@ -37,6 +39,8 @@ Function = Callable[[Operands], torch.Tensor]
 def operand_sets(kind: str, m: int, n: int, k: int) -> list[Operands]:
     """By the names of the graph's tensors; each B is (N, K), as it lies."""
     dtype = FP8 if kind in ("fp8", "block", "gated_fp8") else torch.bfloat16
+    if kind == "int8":
+        return int8_sets(m, n, k)
     matrices = {"A": (m, k)} | {b: (n, k) for b in (["Bg", "Bu"] if "gated" in kind else ["B"])}
     size = dtype.itemsize * (m * k + (len(matrices) - 1) * n * k) + 2 * m * n
     sets = []
@@ -64,6 +68,18 @@ def operand_sets(kind: str, m: int, n: int, k: int) -> list[Operands]:
             each["AMAX_mn"] = torch.full((1,), float("nan"), device="cuda")
         sets.append(each)
     return sets
+
+
+def int8_sets(m: int, n: int, k: int) -> list[Operands]:
+    """Numbers of all that INT8 has, each as likely."""
+    made = []
+    for _ in range(sets_for(m * k + n * k + 4 * m * n)):
+        a, b = (
+            torch.randint(-128, 128, shape, device="cuda", dtype=torch.int8)
+            for shape in ((m, k), (n, k))
+        )
+        made.append({"A": a, "B": b, "Y": torch.zeros(m, n, device="cuda", dtype=torch.int32)})
+    return made
 
 
 def scaled_mm(fast: bool) -> Function:
@@ -123,6 +139,8 @@ FUSED = {"gelu": gelu, "residual": residual, "amax": amax, "gated": gated, "gate
 
 
 def exact(kind: str, x: Operands) -> torch.Tensor:
+    if kind == "int8":
+        return x["A"].double() @ x["B"].t().double()
     x = {name: value.float() for name, value in x.items()}
     if kind == "fp8":
         return x["A"] @ x["B"].t() * x["a_scale"] * x["b_scale"]
@@ -139,6 +157,9 @@ def rivals(kind: str, compiled: bool) -> Iterator[tuple[str, Function]]:
     if kind == "fp8":
         yield "_scaled_mm", scaled_mm(False)
         yield "_scaled_mm fast", scaled_mm(True)
+        return
+    if kind == "int8":
+        yield "_int_mm", lambda x: torch._int_mm(x["A"], x["B"].t())
         return
     if kind == "block":
         yield "_scaled_mm blocks", block_mm
@@ -166,6 +187,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--store", required=True)
     parser.add_argument("--compile", action="store_true", help="take torch.compile in")
+    kinds = NAME.pattern.partition("(")[2].partition(")")[0].split("|")
+    parser.add_argument("--only", nargs="+", choices=kinds, help="these kinds of graphs alone")
     given = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = False
     reader, store = StoreReader(given.store), runtime.open(given.store, target="h200")
@@ -176,6 +199,8 @@ def main() -> None:
         if match is None:
             continue
         kind, m, n, k = match[1], int(match[2]), int(match[3]), int(match[4])
+        if given.only and kind not in given.only:
+            continue
         plan, sets = store.plan(name), operand_sets(kind, m, n, k)
         want = exact(kind, sets[0])
         ours_on = launcher(plan, [bound(plan, each) for each in sets])
@@ -197,7 +222,7 @@ def main() -> None:
                 print(f"{label}: {str(error).splitlines()[0]}")
                 continue
             launches.append(lambda index, function=function, sets=sets: function(sets[index]))
-        limit = FP8_ERROR if kind == "amax" else ERROR
+        limit = {"amax": FP8_ERROR, "int8": EXACT}.get(kind, ERROR)
         if not rows[0][1] < limit:
             raise SystemExit(f"{name}: relative error {rows[0][1]}, want below {limit}")
         del want

@@ -83,7 +83,12 @@ def _away_from_zero(site: Site) -> Array:
 
 
 def _fan_in(site: Site) -> Array:
-    """A weight ``[.., K, N]`` that keeps the scale of what it multiplies."""
+    """A weight ``[.., K, N]`` that keeps the scale of what it multiplies, if it is not of integers,
+    most of which would be 0.
+    """
+    dtype = site.node.inputs[site.port].data_type
+    if dtype is not None and not DTYPES[dtype].is_float:
+        return random_values(site.shape, dtype, site.rng)
     return site.normal(max(1, site.shape[-2]) ** -0.5)
 
 

@@ -39,10 +39,29 @@ def test_graph(stored, graph_name):
     assert ran
 
 
+@pytest.mark.parametrize("b", [-128, 127])
+def test_the_largest_sums_of_int8(stored, b):
+    """Of the longest K that is taken, all products alike: no sum leaves INT32, nor saturates."""
+    graph, plan = stored.graph("int8_deep"), stored.plan("int8_deep")
+    bound = operands(graph, {})
+    for tensor, value in zip(graph.inputs(), (-128, b), strict=True):
+        bound[tensor.uid].fill_(value)
+    execute(plan, bound, {})
+    (y,) = (bound[tensor.uid] for tensor in graph.outputs())
+    assert y.dtype is torch.int32 and (y == graph.inputs()[0].dim[-1] * -128 * b).all()
+
+
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(
     "name",
-    ["split_k_in_cluster", "stream_k", "fp8_stream_k", "blocks_stream_k"],
+    [
+        "split_k_in_cluster",
+        "stream_k",
+        "fp8_stream_k",
+        "blocks_stream_k",
+        "split_k_in_cluster_int8",
+        "int8_stream_k",
+    ],
 )
 def test_split_k_gives_the_same_bits_every_time(stored, name, seed):
     """The partial tiles are summed in a fixed order, whichever block arrives last."""

@@ -193,7 +193,9 @@ def test_what_was_the_fastest_is_planned_first(shape):
 
 
 def test_the_table_is_asked_for_what_it_is_of():
-    """Of matrices along K, 16-bit or FP8, and one matmul or two; all else is modelled."""
+    """Of matrices along K, 16-bit or FP8, and one matmul or two; of INT8 those of FP8, and all else
+    is modelled.
+    """
 
     def whys(graph, target=H200):
         entries = PlanList(graph, target, modes=[heur_mode.A]).entries
@@ -207,13 +209,14 @@ def test_the_table_is_asked_for_what_it_is_of():
     assert SAID in whys(gemm_graphs.scaled("g", 16, 4096, 4096))
     assert SAID in whys(gemm_graphs.gated("g", 16, 4096, 4096))
     assert SAID in whys(gemm_graphs.gated("g", 16, 4096, 4096, io=gemm_graphs.E4M3))
+    assert f"of FP8 {SAID}" in whys(gemm_graphs.sums("g", 16, 4096, 4096))
+    assert f"of FP8 {SAID}" in whys(gemm_graphs.gated_int8("g", 16, 4096, 4096))
     for graph in (
         plain("g", 257, 4096, 4096),
         plain("g", 16, 1016, 4096),
         plain("g", 16, 4096, 1016),
         plain("g", 16, 4096, 16392),
         plain("g", 16, 4096, 4096, batch=2),
-        gemm_graphs.scaled("g", 16, 4096, 4096, types=(gemm_graphs.INT8, gemm_graphs.INT8)),
         gemm_graphs.block_scaled("g", 16, 4096, 4096),
         gemm_graphs.other_majors("g", 16, 4096, 4096, True, True),
         gemm_graphs.other_majors("g", 16, 4096, 4096, False, False),

@@ -316,8 +316,8 @@ def test_a_gated_ffn_is_one_kernel_on_the_tensor_cores_where_its_b_lie_alike():
 
 def test_two_products_are_not_split_and_their_accumulators_fit():
     extents = {"batch": 1, "m": 64, "n": 256, "k": 1 << 16}
-    for element_bytes in (1, 2):
-        tiles = TileClass(element_bytes, 2)
+    for element_bytes, is_integer in ((1, False), (2, False), (1, True)):
+        tiles = TileClass(element_bytes, 2, is_integer=is_integer)
         menu = menu_for(tiles)
         ranked = [config for config, _ in rank_sm90(extents, 132, menu)]
         for config in (*ranked, *GemmConfig.measured(1 << 16, tiles), menu.fallback):

@@ -13,8 +13,8 @@ from cudnn_aot.compiler.planning.knobs import knob_type
 from cudnn_aot.compiler.planning.plan import plan_graph
 from cudnn_aot.compiler.planning.plan_list import PlanList
 from cudnn_aot.compiler.target.target import load_target
-from cudnn_aot.recipes.gemm.config import GemmConfig
-from cudnn_aot.recipes.gemm.model import PLAIN, best_sm90, modelled_cycles, rank_sm90
+from cudnn_aot.recipes.gemm.config import GemmConfig, TileClass
+from cudnn_aot.recipes.gemm.model import PLAIN, best_sm90, menu_for, modelled_cycles, rank_sm90
 
 H200 = load_target("h200")
 
@@ -51,7 +51,7 @@ def test_ping_pong_leaves_registers_to_what_follows_a_tile():
 
 
 def test_graphs_of_ping_pong_give_a_warpgroup_more_than_one_tile():
-    """Those of the GPU tests: pairs of blocks, whose warpgroups take turns more than once."""
+    """Those of the GPU tests: blocks, some in pairs, whose warpgroups take turns more than once."""
     seen = set()
     for make in gemm_graphs.TEST_GRAPHS:
         if not (graph := make()).name.startswith("pingpong"):
@@ -59,11 +59,25 @@ def test_graphs_of_ping_pong_give_a_warpgroup_more_than_one_tile():
         knobs = plan_graph(graph, H200).knobs
         config = GemmConfig.from_public({knob_type[k]: v for k, v in knobs.items()})
         facts = facts_of(graph)
-        pairs = -(-facts.m // (2 * config.tile_m)) * -(-facts.n // config.tile_n)
-        assert (config.pingpong, config.cluster_m, config.tile_m) == (1, 2, 128)
-        assert pairs > 2 * (H200.sm_count // 2)
-        seen.add(config.tile_n)
-    assert len(seen) == 2
+        size = config.cluster_m
+        tiles = -(-facts.m // (size * config.tile_m)) * -(-facts.n // config.tile_n)
+        assert (config.pingpong, config.cluster_n, config.tile_m) == (1, 1, 128)
+        assert tiles > 2 * (H200.sm_count // size)
+        seen.add((facts.a.dtype, size, config.tile_n))
+    assert seen == {("BFLOAT16", 2, 192), ("HALF", 2, 160), ("INT8", 1, 128)}
+
+
+def test_int8_is_ranked_as_what_promotes_nothing():
+    """Ping-pong is among its schedules, and large tiles of it take less time than of FP8."""
+    extents = {"batch": 1, "m": 8192, "n": 8192, "k": 8192}
+    int8, fp8 = (
+        dict(rank_sm90(extents, 132, menu_for(TileClass(1, 1, is_integer=is_integer))))
+        for is_integer in (True, False)
+    )
+    assert fp8.keys() < int8.keys()
+    assert all(config.pingpong for config in int8.keys() - fp8.keys())
+    whole = [config for config in fp8 if config.tile_m == 128 and config.tile_n >= 128]
+    assert whole and all(int8[config] <= fp8[config] for config in whole)
 
 
 # (batch, M, N, K): tile_m, tile_n, cluster_m, splits, ping-pong of what was the fastest, or within

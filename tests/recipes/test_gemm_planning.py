@@ -163,10 +163,11 @@ def test_a_decline_names_every_engine():
     with pytest.raises(cudnnGraphNotSupportedError) as declined:
         plan_graph(g, H200)
     text = str(declined.value)
-    assert "gemm.sm90.persistent: dtype INT8 is not in BFLOAT16/HALF" in text
+    reason = "compute data type FLOAT of a matmul of INT8 is not INT32"
+    assert f"gemm.sm90.persistent: {reason}" in text
+    assert "gemm.sm90.gemv: dtype INT8 is not in BFLOAT16/HALF" in text
     assert "gemm.host.blocked: target h200 is a cuda target, want cpu" in text
-    for engine in ("gemm.sm90.gemv", "gemm.sm90.any_stride"):
-        assert f"{engine}: " in text
+    assert f"gemm.sm90.any_stride: {reason}" in text
     assert plan_graph(gemm_graphs.plain("g", 64, 64, 64, io=FLOAT), CPU).engine_name == (
         "gemm.host.blocked"
     )
@@ -355,7 +356,23 @@ def test_graphs_that_are_to_be_split_are():
         walk = StreamK.of(tiles, -(-facts["k"] // config.tile_k), H200.sm_count // blocks)
         assert max(walk.pieces(tile).count for tile in range(tiles)) > 1
         streamed.add(name)
-    assert streamed == {"stream_k", "fp8_stream_k", "blocks_stream_k"}
+    assert streamed == {
+        *("stream_k", "fp8_stream_k", "blocks_stream_k"),
+        *("int8_stream_k", "int8_scaled_stream_k"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("make", "dtype"),
+    [(gemm_graphs.plain, "FLOAT"), (gemm_graphs.scaled, "FLOAT"), (gemm_graphs.sums, "INT32")],
+)
+def test_partial_tiles_are_of_the_type_of_the_sums(make, dtype):
+    plans = PlanList(make("g", 16, 512, 16384), H200)
+    tile_k = 64 if make is gemm_graphs.plain else 128
+    plan = plans.lower(plans.append(20_000, GemmConfig(64, 96, tile_k, 1, 1, 1, 1).to_public()))
+    _, kernel = plan.table["branches"]["stream_k"]["steps"]
+    (partials,) = [arg for arg in kernel["args"] if arg.get("slice") == "partials"]
+    assert partials["dtype"] == dtype
 
 
 def test_optional_outputs_have_a_branch_for_each_presence():

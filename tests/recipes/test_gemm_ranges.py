@@ -298,7 +298,8 @@ def test_the_domain_is_what_the_kernel_is_written_for():
         makers.append(functools.partial(gemm_graphs.reduced, folds=folds, whole=whole))
     blocks = ((1, 128), (128, 64), (1, None), (None, 256))
     makers += [functools.partial(gemm_graphs.block_scaled, rows=rows) for rows in blocks]
-    makers.append(gemm_graphs.block_amax)
+    makers += [gemm_graphs.block_amax, gemm_graphs.sums, gemm_graphs.gated_int8]
+    makers.append(functools.partial(gemm_graphs.sums, largest=True))
     for make in makers:
         for rows in (300, 30):  # whose A comes in loads of a tile's rows, and of 16
             facts = listed(make("g", rows, 512, 4096)).facts
@@ -322,6 +323,8 @@ def test_the_domain_is_what_the_kernel_is_written_for():
     made = {TileClass(*each) for each in itertools.product((2, 1), (1, 2))}
     made |= {TileClass(1, 1, columns) for columns in (128, 64, 0, 256)}
     made |= {TileClass(2, 1, folds_rows=True), TileClass(1, 1, 128, folds_rows=True)}
+    made |= {TileClass(1, products, is_integer=True) for products in (1, 2)}
+    made.add(TileClass(1, 1, folds_rows=True, is_integer=True))
     assert {each for each, _ in known} == made
 
 

@@ -58,17 +58,20 @@ def test_fp8_and_float_are_taken_everywhere(types, templates):
             assert (kernel.params["a_dtype"], kernel.params["b_dtype"]) == names
 
 
-def fp8(a_transposed=False, b_transposed=True, k=144, out=BF16, m=200):
+def along_k(types=(E4M3, E5M2), a_transposed=False, b_transposed=True, k=144, out=BF16, m=200):
     g = gemm_graphs.graph("g", symbols={"M": {"min": 0, "max": 4096}} if m == "M" else None)
-    a = gemm_graphs.operand(g, "A", m, k, transposed=a_transposed, data_type=E4M3)
-    b = gemm_graphs.operand(g, "B", k, 336, transposed=b_transposed, data_type=E5M2)
-    g.matmul(a, b).set_output(True).set_data_type(out).set_name("y")
+    a = gemm_graphs.operand(g, "A", m, k, transposed=a_transposed, data_type=types[0])
+    b = gemm_graphs.operand(g, "B", k, 336, transposed=b_transposed, data_type=types[1])
+    sums = INT32 if types[0] is INT8 else FLOAT
+    y = g.matmul(a, b, compute_data_type=sums)
+    y.set_output(True).set_data_type(out).set_name("y")
     return g
 
 
 @pytest.mark.parametrize("m", [200, "M"])
-def test_fp8_along_k_is_multiplied_by_tensor_cores_that_promote(m):
-    plan = plan_graph(fp8(m=m), H200)
+@pytest.mark.parametrize("types", [(E4M3, E5M2), (INT8, INT8)], ids=["fp8", "int8"])
+def test_bytes_along_k_are_multiplied_by_tensor_cores(types, m):
+    plan = plan_graph(along_k(types, m=m), H200)
     assert plan.engine_name == "gemm.sm90.persistent"
     tensor_cores = [kernel for kernel in plan.kernels if kernel.template == TMA]
     assert tensor_cores and {kernel.template for kernel in plan.kernels} == {TMA, SIMT}
@@ -79,21 +82,27 @@ def test_fp8_along_k_is_multiplied_by_tensor_cores_that_promote(m):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"b_transposed": False}, "'A' and 'B' are FP8 and not both contiguous along K"),
-        ({"a_transposed": True}, "'A' and 'B' are FP8 and not both contiguous along K"),
+        ({"b_transposed": False}, "'A' and 'B' are 8-bit and not both contiguous along K"),
+        ({"a_transposed": True}, "'A' and 'B' are 8-bit and not both contiguous along K"),
         ({"k": 136}, "stride 136 of 'A' on axis 1 is not a multiple of 16 bytes"),
     ],
 )
-def test_fp8_that_wgmma_or_tma_cannot_read_is_left_to_the_kernel_for_any_strides(change, reason):
-    graph = fp8(**change)
+@pytest.mark.parametrize("types", [(E4M3, E5M2), (INT8, INT8)], ids=["fp8", "int8"])
+def test_bytes_that_wgmma_or_tma_cannot_read_are_left_to_the_kernel_for_any_strides(
+    types, change, reason
+):
+    graph = along_k(types, **change)
     assert tma.why_never(facts_of(graph)) == reason
     plan = plan_graph(graph, H200)
     assert [kernel.template for kernel in plan.kernels] == [SIMT]
 
 
 def test_8_bit_outputs_are_stored_by_tma_where_their_rows_allow():
-    for out in (E4M3, E5M2, INT8):
-        assert plan_graph(fp8(out=out), H200).kernels[0].params["store"] == "tma"
+    for types in ((E4M3, E5M2), (INT8, INT8)):
+        for out in (E4M3, E5M2, INT8):
+            graph = along_k(types, out=out)
+            assert plan_graph(graph, H200).kernels[0].params["store"] == "tma"
+    assert plan_graph(along_k((INT8, INT8), out=INT32), H200).kernels[0].params["store"] == "tma"
     g = typed(BF16, BF16, E4M3, relu=True)
     assert plan_graph(g, H200).kernels[0].params["store"] == "tma"
 
@@ -101,9 +110,9 @@ def test_8_bit_outputs_are_stored_by_tma_where_their_rows_allow():
 @pytest.mark.parametrize(
     ("types", "reason"),
     [
-        ((INT8, INT8), "dtype INT8 is not in BFLOAT16/HALF"),
         ((FLOAT, FLOAT), "dtype FLOAT is not in BFLOAT16/HALF"),
         ((E4M3, BF16), "A is FP8_E4M3 and B is BFLOAT16, want the same dtype"),
+        ((INT8, E4M3), "A is INT8 and B is FP8_E4M3, want the same dtype"),
     ],
 )
 def test_what_tensor_cores_take_here_is_said(types, reason):
@@ -113,6 +122,26 @@ def test_what_tensor_cores_take_here_is_said(types, reason):
         reasons = (str(declined),)
     for engine in ("persistent", "gemv"):
         assert any(f"gemm.sm90.{engine}: {reason}" in line for line in reasons)
+
+
+def test_int8_is_summed_in_int32_on_tensor_cores_in_every_form():
+    """Plain, with chains, gated and folded; what it may not be is said as on the CUDA cores."""
+    plain = typed(INT8, INT8, INT32, INT32)
+    graphs = (plain, *(gemm_graphs.sums("g", 64, 96, 128, largest=fold) for fold in (True, False)))
+    made = (gemm_graphs.dequantized, gemm_graphs.gated_int8)
+    for graph in (*graphs, *(make("g", 64, 96, 128) for make in made)):
+        plan = plan_graph(graph, H200)
+        assert plan.engine_name == "gemm.sm90.persistent"
+        params = plan.kernels[0].params
+        assert (plan.kernels[0].template, params["a_dtype"], params["tile"][2]) == (
+            TMA,
+            "INT8",
+            128,
+        )
+    too_long = typed(INT8, INT8, INT32, INT32, k=131072)
+    reason = "K may reach 131072, want at most 131071: sums of INT8 products are INT32"
+    with pytest.raises(cudnnGraphNotSupportedError, match=reason):
+        plan_graph(too_long, H200)
 
 
 @pytest.mark.parametrize("make", gemm_graphs.ANY_STRIDE_GRAPHS, ids=lambda make: make().name)

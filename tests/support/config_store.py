@@ -59,6 +59,8 @@ def graphs() -> dict[str, Graph]:
         gemm_graphs.chain("chain", "M", 328, DEPTH, "gelu", symbols=any_m),
         gemm_graphs.chain("few", "M", 328, DEPTH, "gelu", symbols=few),
         gemm_graphs.scaled("fp8", "M", 328, DEPTH, (e4m3, e5m2), symbols=any_m),
+        gemm_graphs.dequantized("int8", "M", 328, DEPTH, symbols=any_m),
+        gemm_graphs.gated_int8("gated_int8", "M", 328, DEPTH, symbols=any_m),
         gemm_graphs.gated("gated", "M", 328, DEPTH, symbols=any_m),
         gemm_graphs.gated("gated_fp8", "M", 336, DEPTH, io=e4m3, symbols=any_m),
         gemm_graphs.reduced("folds", "M", 328, DEPTH, gemm_graphs.EVERY_AXES, symbols=any_m),
@@ -99,6 +101,8 @@ GROUPED = {
 TILE_CLASSES = {
     "chain": TileClass(2, 1),
     "fp8": TileClass(1, 1),
+    "int8": TileClass(1, 1, is_integer=True),
+    "gated_int8": TileClass(1, 2, is_integer=True),
     "gated": TileClass(2, 2),
     "gated_fp8": TileClass(1, 2),
     "folds": TileClass(2, 1, folds_rows=True),

@@ -26,8 +26,9 @@ BENCH_SHAPES = (
     (64, 4096, 4096),
     (128, 256, 128),
 )
-# Those that bench/tensor_cores.py times: of FP8, and of gated FFNs.
+# Those that bench/tensor_cores.py times: of FP8 and INT8, and of gated FFNs.
 FP8_BENCH_SHAPES = ((8192, 8192, 8192), (4096, 4096, 4096), (512, 4096, 4096), (64, 4096, 4096))
+INT8_BENCH_SHAPES = FP8_BENCH_SHAPES[:3]
 BLOCK_BENCH_SHAPES = ((8192, 8192, 8192), (4096, 4096, 4096), (4096, 7168, 16384))
 GATED_BENCH_SHAPES = ((4096, 14336, 4096), (512, 14336, 4096))
 FUSED_BENCH_SHAPES = ((4096, 11008, 4096), (512, 4096, 4096))
@@ -256,15 +257,56 @@ def block_amax(name: str, m, n, k) -> Graph:
     return g
 
 
-def sums(name: str, m, n, k) -> Graph:
-    """The INT32 sums of products of INT8, and the largest magnitude of each column of them."""
-    g = graph(name)
-    a = operand(g, "A", m, k, data_type=INT8)
-    b = operand(g, "B", k, n, data_type=INT8)
+def sums(name: str, m, n, k, batch=1, b_transposed=True, largest=False, symbols=None) -> Graph:
+    """The INT32 sums of products of INT8; with ``largest``, the largest magnitude of each column of
+    them.
+    """
+    g = graph(name, symbols=symbols)
+    a = operand(g, "A", m, k, batch, data_type=INT8)
+    b = operand(g, "B", k, n, batch, transposed=b_transposed, data_type=INT8)
     y = g.matmul(a, b, name="mm", compute_data_type=INT32)
     y.set_output(True).set_data_type(INT32).set_name("Y")
-    largest = g.reduction(y, mode=cudnn.reduction_mode.AMAX, name="amax").set_dim([1, 1, n])
-    largest.set_output(True).set_data_type(FLOAT).set_name("largest")
+    if largest:
+        fold(g, y, "AMAX", "m", m, n, batch)
+    return g
+
+
+INT8_VARIANCE = (2**16 - 1) / 12 + 0.25  # of all that INT8 has, each as likely
+
+
+def _dequantized(g: Graph, a, b, row, column: str, m, n, k):
+    """A product of INT8 matrices times a number for all, the scales ``row`` of its rows and those
+    of its columns: about as large as what it is multiplied by.
+    """
+    y = g.matmul(a, b, name=f"mm_{column}", compute_data_type=INT32)
+    y = g.mul(y, g.tensor_scalar(1 / (INT8_VARIANCE * k**0.5), name=f"unit_{column}"))
+    of_columns = g.tensor(name=column, dim=[1, 1, n], stride=[n, n, 1], data_type=FLOAT)
+    return g.mul(g.mul(y, row), of_columns)
+
+
+def dequantized(name: str, m, n, k, out=BF16, step=1.0, symbols=None) -> Graph:
+    """A product of INT8 matrices with a scale of each row and each column, and a bias, in steps."""
+    g = graph(name, INT8, symbols)
+    a, b = operand(g, "A", m, k), operand(g, "B", k, n, transposed=True)
+    row = g.tensor(name="rows", dim=[1, m, 1], stride=[m, 1, 1], data_type=FLOAT)
+    bias = g.tensor(name="bias", dim=[1, 1, n], stride=[n, n, 1], data_type=BF16)
+    y = g.bias(_dequantized(g, a, b, row, "columns", m, n, k), bias)
+    if step != 1.0:
+        y = g.mul(y, g.tensor_scalar(1 / step, name="step"))
+    y.set_output(True).set_data_type(out).set_name("Y")
+    return g
+
+
+def gated_int8(name: str, m, n, k, out=BF16, symbols=None) -> Graph:
+    """A gated FFN of INT8, with a scale of each row and of each column of both products."""
+    g = graph(name, INT8, symbols)
+    a = operand(g, "A", m, k)
+    row = g.tensor(name="rows", dim=[1, m, 1], stride=[m, 1, 1], data_type=FLOAT)
+    gate, up = (
+        _dequantized(g, a, operand(g, b, k, n, transposed=True), row, f"columns_{b}", m, n, k)
+        for b in ("Bg", "Bu")
+    )
+    g.mul(g.swish(gate), up).set_output(True).set_data_type(out).set_name("Y")
     return g
 
 
@@ -330,6 +372,26 @@ TEST_GRAPHS: tuple[Callable[[], Graph], ...] = (
     lambda: scaled("fp8_to_e5m2_odd_n", 65, 67, 144, (E5M2, E5M2), out=E5M2),
     lambda: scaled("fp8_odd_k", 130, 67, 45),  # no TMA descriptor
     lambda: plain("to_e4m3", 200, 144, 264, out=E4M3),
+    lambda: sums("int8", 200, 328, 144),
+    lambda: sums("int8_any_m", "M", 336, 1040, symbols=ANY_M),
+    lambda: sums("int8_odd_m_n", 201, 333, 272),  # rows of no whole 16 bytes
+    lambda: sums("int8_batch", 130, 96, 272, batch=5),
+    lambda: sums("int8_deep", 129, 136, 131056),  # the most of whole 16 bytes
+    lambda: sums("int8_folds", 200, 328, 144, largest=True),
+    lambda: sums("int8_sums", 67, 45, 333, b_transposed=False, largest=True),
+    lambda: sums("split_k_in_cluster_int8", 64, 1024, 8192),
+    lambda: sums("int8_stream_k", 16, 512, 16384),
+    lambda: sums("pingpong_int8", 4200, 4104, 512),
+    lambda: scaled("int8_odd_k", 65, 96, 100, (INT8, INT8), FLOAT),  # no TMA descriptor
+    lambda: dequantized("int8_scaled", 200, 328, 144),
+    lambda: dequantized("int8_scaled_any_m", "M", 336, 1040, out=HALF, symbols=ANY_M),
+    lambda: dequantized("int8_scaled_few_rows", 20, 4104, 4096),
+    lambda: dequantized("int8_scaled_stream_k", 16, 512, 16384),
+    lambda: dequantized("pingpong_int8_scaled", 4200, 4104, 528),
+    lambda: dequantized("int8_to_int8", 200, 336, 528, out=INT8, step=2**-5),
+    lambda: dequantized("int8_to_int8_odd_n", 65, 67, 144, out=INT8, step=2**-5),
+    lambda: gated_int8("gated_int8", 200, 336, 144),
+    lambda: gated_int8("gated_int8_any_m", "M", 328, 528, out=HALF, symbols=ANY_M),
     lambda: gated("gated", 200, 328, 136),
     lambda: gated("gated_any_m", "M", 336, 520, io=HALF, symbols=ANY_M),
     lambda: gated("gated_n_major", 65, 64, 40, b_transposed=False, up_transposed=False),
@@ -344,8 +406,6 @@ ANY_STRIDE_GRAPHS: tuple[Callable[[], Graph], ...] = (
     lambda: reduced("folds_float_alone", 129, 200, 64, FOLDS[4:], FLOAT, batch=3, whole=False),
     lambda: reduced("folds_norm1", 65, 72, 64, [("NORM1", "m"), ("NORM1", "n")], io=FLOAT),
     lambda: plain("float", 130, 96, 77, io=FLOAT),
-    lambda: scaled("int8", 65, 96, 100, (INT8, INT8), FLOAT),
-    lambda: sums("int8_sums", 67, 45, 333),
 )
 FOLD_GRAPHS: tuple[Callable[[], Graph], ...] = (
     lambda: reduced("folds", 200, 130, 72, FOLDS),  # rows of no whole 16 bytes
@@ -396,6 +456,7 @@ def bench_graphs() -> list[Graph]:
     plains += [
         scaled(f"bench_fp8_{m}x{n}x{k}", m, n, k, by_column=False) for m, n, k in FP8_BENCH_SHAPES
     ]
+    plains += [sums(f"bench_int8_{m}x{n}x{k}", m, n, k) for m, n, k in INT8_BENCH_SHAPES]
     plains += [
         block_scaled(f"bench_block_{m}x{n}x{k}", m, n, k, along_m=True)
         for m, n, k in BLOCK_BENCH_SHAPES

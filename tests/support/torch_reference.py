@@ -131,7 +131,8 @@ def operands(
     bound: dict[int, Any] = {}
     for tensor in graph.inputs():
         if tensor.is_pass_by_value:
-            bound[tensor.uid] = 0.75
+            given = tensor.pass_by_value
+            bound[tensor.uid] = 0.75 if given is None else given
             continue
         buffer = empty(tensor, symbols, device)
         bound[tensor.uid] = buffer

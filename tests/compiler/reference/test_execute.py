@@ -76,6 +76,14 @@ def test_random_operands_are_exact_seeded_and_of_order_one():
     assert execute(graph, values)[y.uid].std() == pytest.approx(1.0, rel=0.1)
 
 
+def test_a_weight_of_integers_is_random_too():
+    graph = Graph("", "INT8", FP32, FP32)
+    a, b = graph.tensor([1, 8, 400]), graph.tensor([1, 400, 16])
+    graph.matmul(a, b, compute_data_type="INT32").set_output(True).set_data_type("INT32")
+    values = random_operands(graph)
+    assert set(np.unique(values[a.uid])) == set(np.unique(values[b.uid])) == set(range(-8, 9))
+
+
 def test_random_operands_of_other_types():
     graph = Graph("", "INT8", FP32, FP32)
     x, mask = graph.tensor([1000]), graph.tensor([1000], data_type="BOOLEAN")
