@@ -17,7 +17,7 @@ import pytest
 from cudnn_aot.cache.link import link
 from cudnn_aot.compiler.target.host import DEFAULT_LEVELS, this_triple
 from cudnn_aot.recipes.gemm import any_stride
-from cudnn_aot.recipes.gemm.kernels import operands, simt, sm90, sm90_config
+from cudnn_aot.recipes.gemm.kernels import operands, simt, sm90, sm90_config, sm90_loads
 from cudnn_aot.recipes.pointwise import TRACED
 from cudnn_aot.recipes.reductions import FOLDED
 from cudnn_aot.recipes.trace import pointwise
@@ -521,6 +521,25 @@ def test_nothing_touches_memory_ahead_of_the_end_of_the_kernel_before(compile_ke
         assert touched and wait < min(touched), name
         # What is asked of L2 alone is of no account.
         assert ("cp.async.bulk.prefetch.tensor" in ptx[:wait]) is (name == "sm90_few"), name
+        # Nor is B of few rows worth the room in L2.
+        assert (str(sm90_loads.EVICT_FIRST) in ptx) is (name == "sm90_few"), name
+
+
+def test_warpgroups_promote_sums_in_turns_but_not_scaled_ones(compile_kernels, tmp_path):
+    """Where both add at once the tensor cores idle: 10 % of FP8 in tiles of 128x128."""
+    tile = (128, 128, 128)
+    rows = {
+        "turns": params(tile, ab="FP8_E4M3"),
+        "scaled": params(tile, ab="FP8_E4M3", scales=[1, 128]),
+        "exact": params(tile, ab="INT8", e=SUM),
+    }
+    jobs = [
+        {"name": name, "template": "gemm.kernels.sm90:matmul", "params": row, "arch": "sm_90a"}
+        | {"keep_ptx": True}
+        for name, row in rows.items()
+    ]
+    for name, report in compile_kernels(jobs, tmp_path).items():
+        assert ("bar.arrive" in report["ptx"]) is (name == "turns"), name
 
 
 def test_sums_of_int8_are_integers_all_through(compile_kernels, tmp_path):

@@ -28,15 +28,17 @@ Pipelines:
 * exchange: with a cluster (1, 1, W) its CTAs split K. Each writes its sums of the columns that
   another finishes into that one's shared memory; one barrier per CTA counts the bytes.
 * stores: each math warpgroup has ``SLOTS`` staging slots of 64 rows x 128 bytes of its own and one
-  named barrier; its warp 0 issues the TMA stores. A barrier spans the math warpgroups in stream-K,
-  around the count of a piece, and with ``pingpong``, where each waits before a main loop until the
-  other has issued its own.
+  named barrier; its warp 0 issues the TMA stores.
+* turns: with ``pingpong`` a math warpgroup waits before a main loop until the other has issued its
+  own, and where two promote sums of FP8 to one tile, each until the other has issued what it adds
+  next. In stream-K a barrier spans them around the count of a piece.
 
 FP8: WGMMA reads it along K alone, and keeps about 14 bits of the sums. It sums two k tiles (256)
 from zero, or one with ``scales``, of as many columns of one product at a time as registers allow,
 and the warpgroup adds that to its fp32 accumulators; while it waits and adds, the tensor cores work
-for the other warpgroup. With ``scales`` the sums are scaled before they are added: a thread has two
-rows of A, and 32 columns of B or more have one scale.
+for the other warpgroup, as they take turns. With ``scales`` the sums are scaled before they are
+added, and nobody waits for a turn: a thread has two rows of A, and 32 columns of B or more have one
+scale.
 
 INT8: along K too. WGMMA saturates where INT32 ends, which no sum of at most 131071 products comes
 to, so sums are exact and nothing is promoted: the main loop is that of 16 bits. An output of the
@@ -77,7 +79,7 @@ ceil_div(M, tile_m * cluster_m) * ceil_div(N, tile_n * cluster_n) * L:
 Programmatic dependent launch (not with ``stream_k``, which follows a fill): a kernel that comes
 behind this one sets its barriers up while the last tiles are finished, and waits for its end before
 it touches memory. With ``few_rows``, for matrices of which reading B is most of the time, it asks
-L2 for its first tiles of B before that.
+L2 for its first tiles of B before that, and L2 evicts B first.
 
 Preconditions, checked by the compiled wrapper: A, B and TMA-stored outputs have 16-byte aligned
 bases, unit stride on their major axis and multiples of 16 bytes on the other two.
@@ -120,7 +122,6 @@ from cudnn_aot.recipes.gemm.kernels.sm90_config import (
     PRODUCER_REGISTERS,
     SCALE_ALIGN,
     SCALES_WARP,
-    TURN_BARRIER,
     WARPGROUP,
     Config,
 )
@@ -130,7 +131,7 @@ from cudnn_aot.recipes.gemm.kernels.sm90_loads import (
     operand_pipeline,
     tma_load,
 )
-from cudnn_aot.recipes.gemm.kernels.sm90_math import Math
+from cudnn_aot.recipes.gemm.kernels.sm90_math import Math, pass_turn, start_turns, wait_for_turn
 from cudnn_aot.recipes.gemm.kernels.sm90_splits import Splits
 from cudnn_aot.recipes.gemm.kernels.sm90_stores import Stores
 from cudnn_aot.recipes.trace.template import KernelTemplate, name_kernel
@@ -387,14 +388,14 @@ class Sm90Matmul:
             first, step = first + group * step, 2 * step
             read.advance(group * walk.k_tiles)
             release.advance(group * walk.k_tiles)
+        if cutlass.const_expr(config.takes_turns):
+            start_turns(group)
         for item in range(first, stop, step):
             segment = walk.segment(item)
             tile = walk.tile(segment)
             if cutlass.const_expr(config.pingpong):
                 if item > walk.first:
-                    cute.arch.barrier(
-                        barrier_id=TURN_BARRIER + group, number_of_threads=2 * WARPGROUP
-                    )
+                    wait_for_turn(group)
             view = self.stores.view(tile, walk.place, thread, group, extents)
             if cutlass.const_expr(config.promotes):
                 k_range = (segment.begin, segment.end)
@@ -407,9 +408,7 @@ class Sm90Matmul:
                 )
             if cutlass.const_expr(config.pingpong):
                 if item + step // 2 < stop:
-                    cute.arch.barrier_arrive(
-                        barrier_id=TURN_BARRIER + 1 - group, number_of_threads=2 * WARPGROUP
-                    )
+                    pass_turn(group)
             if cutlass.const_expr(not config.stream_k):
                 # The loads of the first block fly while the last steps multiply.
                 fetched = self.stores.fetch(aux, view)

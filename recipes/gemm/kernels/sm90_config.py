@@ -27,11 +27,11 @@ MIN_STAGES, MAX_STAGES = 4, 16
 PRODUCER_REGISTERS, MATH_REGISTERS = 40, 232
 GROUP_BARRIER = 1  # named barrier of math warpgroup g: GROUP_BARRIER + g
 SPLIT_BARRIER = 3
-TURN_BARRIER = 4  # that of math warpgroup g, before its main loop: TURN_BARRIER + g
+TURN_BARRIER = 4  # that of math warpgroup g, before its turn to issue WGMMA: TURN_BARRIER + g
 
 MAX_ACCUMULATORS = 192  # registers of a math thread: the rest of 232 are addresses and epilogue
 PROMOTED_K_TILES = 2  # whose products of FP8 the tensor cores sum: no more than half of the stages
-PREFETCHED_K_TILES = 4  # of B, that are asked for ahead of the end of the kernel before
+PREFETCHED_K_TILES = 8  # of B, that are asked for ahead of the end of the kernel before
 GROUP_WARPS = WARPGROUP // 32
 A_WARP, SCALES_WARP, B_WARP = 0, 1, 2  # of the producer warpgroup: what each loads
 BLOCK_COLUMNS = 64  # of the tile, that the epilogue takes at a time at most
@@ -168,6 +168,13 @@ class Config:
         not exact, as those of INT8 are.
         """
         return self.a_dtype.width == 8 and self.acc_dtype is Float32
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether the math warpgroups of a tile issue what they promote in turns: not with scales,
+        where each has a k tile a turn, and is slower so.
+        """
+        return self.promotes and self.scales is None and self.tile_groups == 2
 
     @property
     def promoted_k_tiles(self) -> int:

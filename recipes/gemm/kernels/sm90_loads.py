@@ -21,6 +21,9 @@ from cudnn_aot.recipes.gemm.kernels.sm90_config import (
     Config,
 )
 
+# The L2 policy that ``createpolicy.fractional.L2::evict_first`` makes of all that is touched.
+EVICT_FIRST = 0x12F0000000000000
+
 
 class Operand(NamedTuple):
     """A or a B: the atom of TMA, of A one for each of the boxes, the matrix as that sees it (rows,
@@ -125,6 +128,14 @@ def load_rows(loads: Sequence[RowLoads], counts, first: Int32, k: Int32, stage: 
         start = start + counts[i] * box
 
 
+def load_b(
+    config: Config, tma: cute.CopyAtom, source: cute.Tensor, to: cute.Tensor, full, mask: Any = 0
+) -> None:
+    """Bring a k tile of B to a stage. With few rows it is read once, and L2 evicts it first."""
+    policy = {"cache_policy": Int64(EVICT_FIRST)} if config.few_rows else {}
+    cute.copy(tma, source, to, tma_bar_ptr=full, mcast_mask=mask, **policy)
+
+
 class Copied(NamedTuple):
     """Where a warp is that copies to stages: how many it has copied to and not arrived at, the next
     to copy to, and the next to arrive at.
@@ -224,7 +235,7 @@ class Loads:
     def load_b(self, bs: Sequence[Operand], parts, tiles, k: Int32, stage: Int32, full, mask):
         """Bring a k tile of each B to a stage."""
         for b, (to, _), tile in zip(bs, parts, tiles, strict=True):
-            cute.copy(b.tma, tile[None, k], to[None, stage], tma_bar_ptr=full, mcast_mask=mask)
+            load_b(self.config, b.tma, tile[None, k], to[None, stage], full, mask)
 
     @cute.jit
     def prefetch_b(self, bs: Sequence[Operand], walk: Walk):

@@ -14,6 +14,7 @@ from cutlass.tensor_utils import LayoutEnum
 
 from cudnn_aot.recipes.gemm.kernels.sm90_config import (
     GROUP_ROWS,
+    TURN_BARRIER,
     WARPGROUP,
     Config,
     block_pattern,
@@ -22,14 +23,32 @@ from cudnn_aot.recipes.gemm.kernels.sm90_stores import View
 
 
 class Mma(NamedTuple):
-    """What a math warpgroup multiplies: its rows of A's stages and all of each B's, by WGMMA that
-    sum from zero (``start``) or onto what there is (``add``).
+    """What math warpgroup ``group`` multiplies: its rows of A's stages and all of each B's, by
+    WGMMA that sum from zero (``start``) or onto what there is (``add``).
     """
 
+    group: Int32
     start: cute.TiledMma
     add: cute.TiledMma
     a: cute.Tensor
     bs: list[cute.Tensor]
+
+
+@cute.jit
+def start_turns(group: Int32):
+    """Ahead of the first turn: it is that of math warpgroup 0. They have as many turns each."""
+    if group == 1:
+        pass_turn(group)
+
+
+def wait_for_turn(group: Int32) -> None:
+    """Wait until the other math warpgroup has issued what it had to."""
+    cute.arch.barrier(barrier_id=TURN_BARRIER + group, number_of_threads=2 * WARPGROUP)
+
+
+def pass_turn(group: Int32) -> None:
+    """The turn is the other math warpgroup's."""
+    cute.arch.barrier_arrive(barrier_id=TURN_BARRIER + 1 - group, number_of_threads=2 * WARPGROUP)
 
 
 class Math:
@@ -59,7 +78,8 @@ class Math:
         start, add = self.tiled_mma(False), self.tiled_mma(True)
         lane = add.get_slice(0 if self.config.pingpong else group * WARPGROUP)
         a = add.make_fragment_A(lane.partition_A(s_a))
-        return Mma(start, add, a, [add.make_fragment_B(lane.partition_B(s_b)) for s_b in s_bs])
+        bs = [add.make_fragment_B(lane.partition_B(s_b)) for s_b in s_bs]
+        return Mma(group, start, add, a, bs)
 
     def accumulators(self, mma: Mma) -> list[cute.Tensor]:
         """Registers of the sums of each product's tile."""
@@ -125,7 +145,8 @@ class Math:
         """Sum products of FP8 on the tensor cores over some k tiles, and those sums in fp32.
 
         The columns of one WGMMA go over the k tiles before the next, so that their sums take few
-        registers. Returns the pipeline's states behind the last k tile.
+        registers. Two warpgroups issue theirs in turns, see `start_turns`: at once, both would add
+        at once. Returns the pipeline's states behind the last k tile.
         """
         config = self.config
         columns = config.mma_columns
@@ -145,6 +166,8 @@ class Math:
                 read = first.clone()
                 if cutlass.const_expr(index == 0):
                     pipe.consumer_wait(read)
+                if cutlass.const_expr(config.takes_turns):
+                    wait_for_turn(mma.group)
                 self.issue_columns(mma, mma.start, part, p, n, read.index)
                 if cutlass.const_expr(config.scales is not None):
                     scales = self.read_scales(s_scales, view, p, n, read.index)
@@ -154,7 +177,10 @@ class Math:
                         pipe.consumer_wait(read)
                     self.issue_columns(mma, mma.add, part, p, n, read.index)
                     read.advance()
-                    if cutlass.const_expr(is_last):
+                if cutlass.const_expr(config.takes_turns):
+                    pass_turn(mma.group)
+                if cutlass.const_expr(is_last):
+                    for _ in range(k + 1, last):
                         warpgroup.wait_group(1)
                         pipe.consumer_release(release)
                         release.advance()

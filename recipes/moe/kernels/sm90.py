@@ -76,13 +76,14 @@ from cudnn_aot.recipes.gemm.kernels.sm90_loads import (
     LateArrivals,
     Operand,
     RowLoads,
+    load_b,
     load_counts,
     load_rows,
     operand_pipeline,
     tma_load,
     tma_parts,
 )
-from cudnn_aot.recipes.gemm.kernels.sm90_math import Math
+from cudnn_aot.recipes.gemm.kernels.sm90_math import Math, start_turns
 from cudnn_aot.recipes.moe.kernels import operands
 from cudnn_aot.recipes.moe.kernels.segments import WARP
 from cudnn_aot.recipes.moe.kernels.sm90_stores import (
@@ -296,12 +297,8 @@ class Sm90Grouped:
             for k in range(self.walk.k_tiles(group, depth)):
                 full = pipe.producer_get_barrier(state)
                 pipe.sync_object_empty.wait(state.index, state.phase)
-                cute.copy(
-                    operand_b.tma,
-                    source[None, column, k, expert],
-                    to[None, state.index],
-                    tma_bar_ptr=full,
-                )
+                tile_b, stage = source[None, column, k, expert], to[None, state.index]
+                load_b(self.config, operand_b.tma, tile_b, stage, full)
                 state.advance()
             cursor, tile = self.walk.next(cursor, tiles)
 
@@ -346,9 +343,7 @@ class Sm90Grouped:
                     full = pipe.producer_get_barrier(copied.stage)
                     with cute.arch.elect_one():
                         cute.arch.mbarrier_arrive_and_expect_tx(full, b_bytes)
-                    cute.copy(
-                        tma_b, tile_b[None, k], to_b[None, copied.stage.index], tma_bar_ptr=full
-                    )
+                    load_b(config, tma_b, tile_b[None, k], to_b[None, copied.stage.index], full)
                 k0 = k * tile_k + at
                 for i in cutlass.range_constexpr(passes):
                     if i < live:
@@ -385,6 +380,8 @@ class Sm90Grouped:
         accs = self.math.accumulators(mma)
         read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
         release = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
+        if cutlass.const_expr(config.takes_turns):
+            start_turns(group)
         cursor, tile = self.walk.first(tiles)
         while tile.exists:
             # They fly while the tile is multiplied.
@@ -418,7 +415,7 @@ def configuration(params: Mapping[str, Any]) -> Config:
         "a_major": "k",
         "cluster": [1, 1, 1],
         "stream_k": False,
-        "few_rows": False,
+        "few_rows": params["tile"][0] == GROUP_ROWS,
         "pingpong": False,
         "epilogue": {
             "inputs": [],
