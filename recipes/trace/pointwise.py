@@ -95,9 +95,9 @@ _TAIL = (
 )
 
 
-# log2(erfc(x / sqrt 2) / 2) as a polynomial in x on [0, _GELU_END]: x erfc(x / sqrt 2) / 2 comes out
-# with an absolute error of 8e-8 if nothing were rounded. Beyond the end nothing is left of 2 to its
-# power beside a half.
+# log2(erfc(x / sqrt 2) / 2) as a polynomial in x on [0, _GELU_END], of which x erfc(x / sqrt 2) / 2
+# has an absolute error of 8e-8 if nothing were rounded. Behind the end two to its power is nothing
+# beside a half.
 _GELU_END = 6.0
 _GELU_TAIL = (
     -0.9999982517522845,
@@ -504,6 +504,26 @@ OPS: dict[str, PointwiseOp] = {
 }
 
 
+# About how many instructions an op takes for an element on the GPU: those that say more than
+# `OTHER_INSTRUCTIONS` does.
+OTHER_INSTRUCTIONS = 24
+_FEW = """
+    identity abs neg ceil floor add bias sub mul scale add_square max min cmp_eq cmp_neq cmp_lt
+    cmp_le cmp_gt cmp_ge logical_not logical_and logical_or binary_select relu leaky_relu
+    relu_backward leaky_relu_backward cast
+"""
+INSTRUCTIONS = (
+    dict.fromkeys(_FEW.split(), 2)
+    | {"sigmoid": 4, "swish": 5, "gelu_approx_tanh": 9, "gelu": 11}
+    | dict.fromkeys(["sin", "cos", "tan", "pow", "mod"], 80)
+)
+
+
+def instructions(nodes: Sequence[Any]) -> int:
+    """About how many a chain takes for an element."""
+    return sum(INSTRUCTIONS.get(name, OTHER_INSTRUCTIONS) for name, _, _ in nodes)
+
+
 def apply_op(machine: Any, name: str, values: Sequence[Any], attributes: Mapping[str, Any]) -> Any:
     """The value of one node; ValueError for an unknown op or attribute, a missing attribute or a
     wrong number of values.
@@ -548,4 +568,4 @@ def apply(
     ]
 
 
-__all__ = ["DEVICE", "HOST", "OPS", "PointwiseOp", "apply", "apply_op"]
+__all__ = ["DEVICE", "HOST", "OPS", "PointwiseOp", "apply", "apply_op", "instructions"]
