@@ -154,6 +154,12 @@ def test_no_coefficient_of_gelu_may_be_off(place, monkeypatch: pytest.MonkeyPatc
     assert error.max() > 5e-7 or (error[near] > 1e-6 * np.abs(GELU_GRID[near])).any()
 
 
+def test_instructions_are_of_ops():
+    assert set(pointwise.INSTRUCTIONS) <= set(pointwise.OPS)
+    chain = [["gelu", [0], {}], ["tan", [1], {}], ["elu", [2], {}]]
+    assert pointwise.instructions(chain) == 11 + 80 + pointwise.OTHER_INSTRUCTIONS
+
+
 @np.errstate(all="ignore")
 def test_a_beta_of_zero_makes_swish_a_half():
     loss, x = np.ones_like(X), X
