@@ -95,15 +95,18 @@ _TAIL = (
 )
 
 
-# x erfc(x / sqrt 2) / 2 is x t exp(-x^2 / 2) times this polynomial in t = 1 / (1 + GELU_SCALE x),
-# x >= 0, with an absolute error of 4e-8 if nothing were rounded.
-GELU_SCALE = 0.339
-GELU_TAIL = (
-    0.1285571200231748,
-    0.18817674027818695,
-    -0.04572243975569131,
-    0.3359517481805642,
-    -0.10696522925117542,
+# log2(erfc(x / sqrt 2) / 2) as a polynomial in x on [0, _GELU_END], of which x erfc(x / sqrt 2) / 2
+# has an absolute error of 8e-8 if nothing were rounded. Behind the end two to its power is nothing
+# beside a half.
+_GELU_END = 6.0
+_GELU_TAIL = (
+    -0.9999982517522845,
+    -1.1511617178007398,
+    -0.45887549025979324,
+    -0.0532876446384169,
+    0.00800731459931666,
+    -0.0007484622067270456,
+    3.0860141533230786e-05,
 )
 
 
@@ -238,12 +241,11 @@ class Device(Machine):
         below -5 nothing is left of what is less than that.
         """
         a = cute.math.absf(x)
-        t = self.reciprocal(a * GELU_SCALE + 1.0)
-        tail = t * GELU_TAIL[-1] + GELU_TAIL[-2]
-        for coefficient in reversed(GELU_TAIL[:-2]):
-            tail = tail * t + coefficient
-        bell = cute.math.exp2(x * (-0.5 * math.log2(math.e)) * x, fastmath=True)
-        return (0.5 - tail * t * bell) * a + x * 0.5
+        near = self.minimum(*self.alike((a, _GELU_END)))
+        tail = near * _GELU_TAIL[-1] + _GELU_TAIL[-2]
+        for coefficient in reversed(_GELU_TAIL[:-2]):
+            tail = tail * near + coefficient
+        return (0.5 - cute.math.exp2(tail, fastmath=True)) * a + x * 0.5
 
 
 class Host(Machine):
@@ -502,6 +504,26 @@ OPS: dict[str, PointwiseOp] = {
 }
 
 
+# About how many instructions an op takes for an element on the GPU: those that say more than
+# `OTHER_INSTRUCTIONS` does.
+OTHER_INSTRUCTIONS = 24
+_FEW = """
+    identity abs neg ceil floor add bias sub mul scale add_square max min cmp_eq cmp_neq cmp_lt
+    cmp_le cmp_gt cmp_ge logical_not logical_and logical_or binary_select relu leaky_relu
+    relu_backward leaky_relu_backward cast
+"""
+INSTRUCTIONS = (
+    dict.fromkeys(_FEW.split(), 2)
+    | {"sigmoid": 4, "swish": 5, "gelu_approx_tanh": 9, "gelu": 11}
+    | dict.fromkeys(["sin", "cos", "tan", "pow", "mod"], 80)
+)
+
+
+def instructions(nodes: Sequence[Any]) -> int:
+    """About how many a chain takes for an element."""
+    return sum(INSTRUCTIONS.get(name, OTHER_INSTRUCTIONS) for name, _, _ in nodes)
+
+
 def apply_op(machine: Any, name: str, values: Sequence[Any], attributes: Mapping[str, Any]) -> Any:
     """The value of one node; ValueError for an unknown op or attribute, a missing attribute or a
     wrong number of values.
@@ -546,4 +568,4 @@ def apply(
     ]
 
 
-__all__ = ["DEVICE", "HOST", "OPS", "PointwiseOp", "apply", "apply_op"]
+__all__ = ["DEVICE", "HOST", "OPS", "PointwiseOp", "apply", "apply_op", "instructions"]

@@ -116,6 +116,8 @@ def menu() -> dict[str, dict]:
             rows[label] = params(tile, **{"ab": dtype} | fields)
     rows["pingpong_chain"] = params((128, 160, 64), **PAIR_B, **PINGPONG, e=CHAIN)
     rows["matrices"] = params((128, 256, 64), **PAIR_B, e=MATRICES)
+    for name, e in (("gelu", BIAS_GELU), ("residual", RESIDUAL), ("pow", POWERS)):
+        rows[f"pingpong_{name}"] = params((128, 160, 64), **PAIR_B, **PINGPONG, e=e)
     rows["pingpong_folds"] = params((128, 128, 64), **PAIR_B, **PINGPONG, e=PINGPONG_FOLDS)
     rows["pingpong_gated"] = params((128, 96, 64), **PAIR_B, **PINGPONG, e=SWIGLU, products=2)
     fp8 = {"ab": "FP8_E4M3", "scales": [1, 128]}
@@ -136,6 +138,20 @@ MATRICES = {
     "nodes": [["bias", [0, 1], {}], ["gelu", [4], {}], ["add", [5, 2], {}], ["add", [6, 3], {}]],
     "outputs": [{"value": 7, "dtype": "BFLOAT16"}],
 }
+# Chains that are unrolled: by many blocks of little code, or by few of much.
+BIAS_GELU = {
+    "inputs": [{"dtype": "BFLOAT16", "kind": "row"}],
+    "nodes": [["bias", [0, 1], {}], ["gelu", [2], {}]],
+    "outputs": [{"value": 3, "dtype": "BFLOAT16"}],
+}
+RESIDUAL, POWERS = (
+    {
+        "inputs": [{"dtype": "BFLOAT16", "kind": "full"}],
+        "nodes": [[name, [0, 1], {}]],
+        "outputs": [{"value": 2, "dtype": "BFLOAT16"}],
+    }
+    for name in ("add", "pow")
+)
 # What a row, a column and the result reach, of the result with a scale of each row.
 PINGPONG_FOLDS = {
     "inputs": [{"dtype": "FLOAT", "kind": "col"}],

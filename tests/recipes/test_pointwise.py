@@ -105,23 +105,59 @@ def test_values(name, attributes):
         assert set(np.unique(got)) == {0.0, 1.0}
 
 
-def test_gelu_of_the_gpu_is_as_exact_as_it_says(monkeypatch: pytest.MonkeyPatch):
-    """Its instructions in fp32, beside fp64; near zero relative to the argument."""
+def gelu_of_the_gpu(x: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
+    """By its instructions in fp32."""
     device = pointwise.DEVICE
-    monkeypatch.setattr(pointwise.cute.math, "absf", np.abs)
-    monkeypatch.setattr(pointwise.cute.math, "exp2", lambda x, fastmath: np.exp2(x))
-    monkeypatch.setattr(type(device), "reciprocal", lambda self, x: np.float32(1) / x)
-    x = np.concatenate([np.linspace(-8, 8, 40001), np.linspace(-0.05, 0.05, 2001)])
-    x = x.astype(np.float32)
-    got = device.gelu(x)
-    want = np.array([0.5 * v * math.erfc(-v / math.sqrt(2)) for v in x.astype(np.float64)])
+    with monkeypatch.context() as patch, np.errstate(all="ignore"):
+        patch.setattr(pointwise.cute.math, "absf", np.abs)
+        patch.setattr(pointwise.cute.math, "exp2", lambda x, fastmath: np.exp2(x))
+        patch.setattr(type(device), "minimum", lambda self, a, b: np.minimum(a, np.float32(b)))
+        got = device.gelu(x)
     assert got.dtype == np.float32
-    assert np.abs(got - want).max() <= 5e-7
+    return got
+
+
+def gelu_error(x: np.ndarray, got: np.ndarray) -> np.ndarray:
+    want = np.array([0.5 * v * math.erfc(-v / math.sqrt(2)) for v in x.astype(np.float64)])
+    return np.abs(got - want)
+
+
+GELU_GRID = np.concatenate([np.linspace(-9, 9, 90001), np.linspace(-0.05, 0.05, 2001)]).astype(
+    np.float32
+)
+
+
+def test_gelu_of_the_gpu_is_as_exact_as_it_says(monkeypatch: pytest.MonkeyPatch):
+    """Beside fp64; near zero relative to the argument."""
+    x = GELU_GRID
+    error = gelu_error(x, gelu_of_the_gpu(x, monkeypatch))
+    assert error.max() <= 5e-7
     near = np.abs(x) <= 0.05
-    assert (np.abs(got - want)[near] <= 4e-6 * np.abs(x[near])).all()
-    with np.errstate(all="ignore"):
-        far = device.gelu(np.array([np.inf, -1e30, -np.inf, np.nan], np.float32))
-    np.testing.assert_array_equal(far, [np.inf, 0, np.nan, np.nan])
+    assert (error[near] <= 1e-6 * np.abs(x[near])).all()
+
+
+def test_gelu_of_the_gpu_far_out(monkeypatch: pytest.MonkeyPatch):
+    x = np.array([np.inf, 3e38, 40, 12, 0, -0.0, 1e-40, -40, -3e38, -np.inf, np.nan], np.float32)
+    want = [np.inf, 3e38, 40, 12, 0, 0, 5e-41, 0, 0, np.nan, np.nan]
+    got = gelu_of_the_gpu(x, monkeypatch)
+    np.testing.assert_allclose(got, np.array(want, np.float32), rtol=1e-7, atol=1e-44)
+
+
+@pytest.mark.parametrize("place", range(len(pointwise._GELU_TAIL)))
+def test_no_coefficient_of_gelu_may_be_off(place, monkeypatch: pytest.MonkeyPatch):
+    """By what changes the tail by 1e-5 of it where the argument is 2."""
+    tail = list(pointwise._GELU_TAIL)
+    tail[place] += 1e-5 / 2**place / math.log(2)
+    monkeypatch.setattr(pointwise, "_GELU_TAIL", tuple(tail))
+    error = gelu_error(GELU_GRID, gelu_of_the_gpu(GELU_GRID, monkeypatch))
+    near = np.abs(GELU_GRID) <= 0.05
+    assert error.max() > 5e-7 or (error[near] > 1e-6 * np.abs(GELU_GRID[near])).any()
+
+
+def test_instructions_are_of_ops():
+    assert set(pointwise.INSTRUCTIONS) <= set(pointwise.OPS)
+    chain = [["gelu", [0], {}], ["tan", [1], {}], ["elu", [2], {}]]
+    assert pointwise.instructions(chain) == 11 + 80 + pointwise.OTHER_INSTRUCTIONS
 
 
 @np.errstate(all="ignore")

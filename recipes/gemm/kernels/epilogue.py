@@ -9,8 +9,9 @@ loads of a block are in flight together, and what they read for elements outside
 stored. ``fetch`` issues the loads of a block and ``run`` uses them, so that a kernel can put work
 in between, and ``run`` can issue those of the next. Addresses are 64-bit.
 
-A matrix is read by pairs of columns, or by elements, which takes five times as much code. With
-``late`` a kernel has the code by elements once, where a block is used, and not where it is fetched.
+A matrix or a row is read by pairs of columns, or by elements, which takes five times as much code.
+With ``late`` a kernel has the code for a matrix by elements once, where a block is used, and not
+where it is fetched.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Boolean, Float32, Int32, Int64, Uint32
+from cutlass import BFloat16, Boolean, Float32, Int32, Int64, Uint16, Uint32
 
 from cudnn_aot.recipes.gemm.kernels import operands
 from cudnn_aot.recipes.trace import dtypes, pointwise
@@ -87,31 +88,72 @@ def _pairs_load(operand: cute.Tensor, block: Block) -> Boolean:
 
 
 @cute.jit
-def _load_matrix(
+def _load_pairs_or_elements(
+    kind: cutlass.Constexpr,
     operand: cute.Tensor,
     to: cute.Tensor,
     block: cutlass.Constexpr,
     by_pairs: cutlass.Constexpr,
     by_elements: cutlass.Constexpr,
 ):
-    """A full matrix operand, in one of the two ways or in either, by pairs where they load."""
+    """A matrix or row operand, in one of the two ways or in either, by pairs where they load."""
     if _pairs_load(operand, block):
         if cutlass.const_expr(by_pairs):
-            rows = _row_tensors(operand, block)
-            first = Uint32(block.columns[0]).to(Int64)
-            starts = [_at(row, first, 2) for row in rows]
-            for e in cutlass.range_constexpr(0, len(block.pattern), 2):
-                row, column = block.pattern[e]
-                pair = cute.make_rmem_tensor((2,), operand.element_type)
-                cute.autovec_copy(_at(starts[row], Int64(block.pairs.steps[column]), 2), pair)
-                to[e], to[e + 1] = pair[0], pair[1]
+            _load_pairs(kind, operand, to, block)
     else:
         if cutlass.const_expr(by_elements):
-            rows = _row_tensors(operand, block)
-            columns = _offsets(operand, _clamped(block.columns, block.extents[1]), 1)
-            for e in cutlass.range_constexpr(len(block.pattern)):
-                row, column = block.pattern[e]
-                to[e] = _at(rows[row], columns[column])[0]
+            _load_elements(kind, operand, to, block)
+
+
+def _load_pairs(kind: str, operand: cute.Tensor, to: cute.Tensor, block: Block) -> None:
+    assert block.pairs is not None
+    rows = _row_tensors(operand, block)
+    first = Uint32(block.columns[0]).to(Int64)
+    starts = [_at(row, first, 2) for row in rows]
+    seen: dict[tuple[int, int], Any] = {}
+    for e in range(0, len(block.pattern), 2):
+        row, column = block.pattern[e]
+        place = (0 if kind == "row" else row, column)
+        if place not in seen:
+            pair = _at(starts[place[0]], Int64(block.pairs.steps[column]), 2)
+            if _is_words(to):
+                seen[place] = cute.recast_tensor(pair, Uint32)[0]
+            else:
+                seen[place] = cute.make_rmem_tensor((2,), operand.element_type)
+                cute.autovec_copy(pair, seen[place])
+        if _is_words(to):
+            to[e // 2] = seen[place]
+        else:
+            to[e], to[e + 1] = seen[place][0], seen[place][1]
+
+
+def _load_elements(kind: str, operand: cute.Tensor, to: cute.Tensor, block: Block) -> None:
+    rows = _row_tensors(operand, block)
+    columns = _offsets(operand, _clamped(block.columns, block.extents[1]), 1)
+    seen: dict[tuple[int, int], Any] = {}
+    places = [(0 if kind == "row" else r, 0 if kind == "col" else c) for r, c in block.pattern]
+    for row, column in places:
+        if (row, column) not in seen:
+            seen[row, column] = _at(rows[row], columns[column])[0]
+    values = [seen[place] for place in places]
+    if _is_words(to):
+        bits = [value.bitcast(Uint16).to(Uint32) for value in values]
+        values = [bits[e] | (bits[e + 1] << 16) for e in range(0, len(bits), 2)]
+    for e, value in enumerate(values):
+        to[e] = value
+
+
+def _buffer(kind: str, dtype: type, block: Block) -> cute.Tensor:
+    """Registers for a block's elements of an operand: BFLOAT16 that may come by pairs as words of
+    two, of which each half takes one instruction to widen, where every other element takes two.
+    """
+    if kind != "col" and block.pairs is not None and dtype is BFloat16:
+        return cute.make_rmem_tensor((len(block.pattern) // 2,), Uint32)
+    return cute.make_rmem_tensor((len(block.pattern),), dtype)
+
+
+def _is_words(buffer: cute.Tensor) -> bool:
+    return buffer.element_type is Uint32
 
 
 def _row_tensors(operand: cute.Tensor, block: Block) -> list[cute.Tensor]:
@@ -122,17 +164,23 @@ def _row_tensors(operand: cute.Tensor, block: Block) -> list[cute.Tensor]:
 
 
 def _load(kind: str, operand: cute.Tensor, block: Block, to: cute.Tensor, late: bool) -> None:
-    if kind == "full" and block.pairs is not None:
-        _load_matrix(operand, to, block, True, not late)
-        return
-    rows = _row_tensors(operand, block)
-    columns = _offsets(operand, _clamped(block.columns, block.extents[1]), 1)
-    seen: dict[tuple[int, int], Any] = {}
-    for e, (r, c) in enumerate(block.pattern):
-        place = (0 if kind == "row" else r, 0 if kind == "col" else c)
-        if place not in seen:
-            seen[place] = _at(rows[place[0]], columns[place[1]])[0]
-        to[e] = seen[place]
+    if kind != "col" and block.pairs is not None:
+        _load_pairs_or_elements(kind, operand, to, block, True, kind == "row" or not late)
+    else:
+        _load_elements(kind, operand, to, block)
+
+
+def _widened(value: Any) -> Any:
+    """What was fetched of an operand, in fp32."""
+    if not isinstance(value, cute.Tensor):
+        return dtypes.widen(value)
+    if not _is_words(value):
+        return dtypes.widen(value.load())
+    wide = cute.make_rmem_tensor((2 * cute.size(value),), Float32)
+    for i in range(cute.size(value)):
+        wide[2 * i] = (value[i] << 16).bitcast(Float32)
+        wide[2 * i + 1] = (value[i] & Uint32(0xFFFF0000)).bitcast(Float32)
+    return wide.load()
 
 
 def fetch(
@@ -148,7 +196,7 @@ def fetch(
         elif entry["kind"] == "scalar":
             fetched.append(_at(operand, block.batch.to(Int64) * operand.stride[2])[0])
         else:
-            fetched.append(cute.make_rmem_tensor((len(block.pattern),), operand.element_type))
+            fetched.append(_buffer(entry["kind"], operand.element_type, block))
             _load(entry["kind"], operand, block, fetched[-1], late)
     return fetched
 
@@ -181,6 +229,34 @@ def warm(
                         cute.arch.prefetch((operand.iterator + place).llvm_ptr, cache_level="L2")
 
 
+def _refill(
+    epilogue: Mapping[str, Any],
+    aux: Sequence[Any],
+    fetched: Sequence[Any],
+    block: Block,
+    kinds: Sequence[str],
+    late: bool,
+) -> None:
+    """Issue the loads of a block's operands of some kinds."""
+    for entry, operand, buffer in zip(epilogue["inputs"], aux, fetched, strict=True):
+        if entry["kind"] in kinds:
+            _load(entry["kind"], operand, block, buffer, late)
+
+
+@cute.jit
+def _refill_if(
+    more: Boolean,
+    epilogue: cutlass.Constexpr,
+    aux,
+    fetched,
+    block: cutlass.Constexpr,
+    kinds: cutlass.Constexpr,
+    late: cutlass.Constexpr,
+):
+    if more:
+        _refill(epilogue, aux, fetched, block, kinds, late)
+
+
 def run(
     epilogue: Mapping[str, Any],
     fetched: Sequence[Any],
@@ -190,24 +266,25 @@ def run(
     ahead: Block | None = None,
     same_rows: bool = True,
     late: bool = False,
+    more: Any = True,
 ) -> list[Any]:
     """The output vectors of a block whose accumulators are the vectors ``accs``, one for each
     product, as `pointwise.apply` gives them.
 
-    With ``ahead``, the block after it, ``fetched`` is refilled for that one, which has the rows of
-    this one if ``same_rows``.
+    With ``ahead``, the block after it, ``fetched`` is refilled for that one if there are ``more``
+    (a bool or a Boolean); it has the rows of this one if ``same_rows``.
     """
     if late:
         for entry, operand, buffer in zip(epilogue["inputs"], aux, fetched, strict=True):
             if entry["kind"] == "full":
-                _load_matrix(operand, buffer, block, False, True)
-    inputs = [
-        dtypes.widen(value.load() if isinstance(value, cute.Tensor) else value) for value in fetched
-    ]
-    if ahead is not None:
-        for entry, operand, buffer in zip(epilogue["inputs"], aux, fetched, strict=True):
-            if entry["kind"] in (("full", "row") if same_rows else ("full", "row", "col")):
-                _load(entry["kind"], operand, ahead, buffer, late)
+                _load_pairs_or_elements("full", operand, buffer, block, False, True)
+    inputs = [_widened(value) for value in fetched]
+    if ahead is not None and fetched:
+        kinds = ("full", "row") if same_rows else ("full", "row", "col")
+        if more is True:
+            _refill(epilogue, aux, fetched, ahead, kinds, late)
+        else:
+            _refill_if(more, epilogue, aux, fetched, ahead, kinds, late)
     results = pointwise.apply(epilogue, accs, inputs, pointwise.DEVICE)
     # Of operands of one value alone it is one value, in a result of one element.
     return [

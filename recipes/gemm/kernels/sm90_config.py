@@ -35,9 +35,12 @@ PREFETCHED_K_TILES = 8  # of B, that are asked for ahead of the end of the kerne
 GROUP_WARPS = WARPGROUP // 32
 A_WARP, SCALES_WARP, B_WARP = 0, 1, 2  # of the producer warpgroup: what each loads
 BLOCK_COLUMNS = 64  # of the tile, that the epilogue takes at a time at most
-# Blocks of the epilogue that are code of their own each, of chains of one product that read and
-# store at most so many tensors: with more there is not enough room, in registers and in the object.
-BLOCKS_UNROLLED, UNROLLED_TENSORS = 2, 2
+# Chains of one product that read and store at most so many tensors: with more there is not enough
+# room, in registers and in the object, for the code of more than one block.
+UNROLLED_TENSORS = 2
+# Of a thread's accumulators, that are code of their own each at most, and so many instructions.
+UNROLLED_ELEMENTS, UNROLLED_INSTRUCTIONS = 112, 1800
+STORE_INSTRUCTIONS = 3  # about, of an element that is loaded and stored
 STREAM_COLUMNS = 128  # of a tile with stream-K
 COLUMNS_STEP = 16  # of what a block finishes of a tile: of one stmatrix
 
@@ -244,8 +247,11 @@ class Config:
         """Columns of the tile that the epilogue takes at a time."""
         staged = (STORE_BYTES * 8 // dtype.width for dtype in self.out_dtypes)
         matrices = sum(entry["kind"] == "full" for entry in self.epilogue["inputs"])
-        # A thread's elements of two matrices, of this block and the next, are too many registers.
-        most = BLOCK_COLUMNS if matrices < 2 else BLOCK_COLUMNS // 2
+        # A thread's elements of two matrices, of this block and the next, are too many registers;
+        # so are those of one beside as many sums as there can be.
+        sums = self.products * self.bands * self.columns * GROUP_ROWS // WARPGROUP
+        room = 2 if sums < MAX_ACCUMULATORS else 1
+        most = BLOCK_COLUMNS if matrices < room else BLOCK_COLUMNS // 2
         return math.gcd(min((most, *staged)), self.columns)
 
     @property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,18 +17,20 @@ from cudnn_aot.recipes.gemm.kernels import epilogue as device_epilogue
 from cudnn_aot.recipes.gemm.kernels import operands
 from cudnn_aot.recipes.gemm.kernels.raster import Tile
 from cudnn_aot.recipes.gemm.kernels.sm90_config import (
-    BLOCKS_UNROLLED,
     GROUP_BARRIER,
     GROUP_ROWS,
     SLOTS,
     STORE_BYTES,
+    STORE_INSTRUCTIONS,
+    UNROLLED_ELEMENTS,
+    UNROLLED_INSTRUCTIONS,
     UNROLLED_TENSORS,
     WARPGROUP,
     Config,
     block_pattern,
 )
 from cudnn_aot.recipes.gemm.kernels.sm90_folds import Folds
-from cudnn_aot.recipes.trace.pointwise import DEVICE
+from cudnn_aot.recipes.trace.pointwise import DEVICE, instructions
 
 
 @dataclass(frozen=True)
@@ -51,15 +52,19 @@ class Stores:
     def __init__(self, config: Config):
         self.config, self.folds = config, Folds(config)
         nodes, inputs = config.epilogue["nodes"], config.epilogue["inputs"]
+        tensors = len(inputs) + len(config.stored) + len(config.folded)
+        self.has_room = tensors <= UNROLLED_TENSORS and not config.folded
         # Of columns, and those that are each code of their own: all, if that is little.
         self.blocks = config.bands * config.columns // config.block_columns
-        tensors = len(inputs) + len(config.stored) + len(config.folded)
-        if config.bands == 1 and not nodes and tensors == len(config.stored):
-            self.blocks_unrolled = self.blocks
-        elif config.products == 1 and tensors <= UNROLLED_TENSORS and not config.folded:
-            self.blocks_unrolled = math.gcd(self.blocks, BLOCKS_UNROLLED)
-        else:
-            self.blocks_unrolled = 1
+        most = 1
+        if not nodes and tensors == len(config.stored):
+            most = self.blocks
+        elif config.products == 1 and self.has_room:
+            per_element = STORE_INSTRUCTIONS + instructions(nodes)
+            elements = min(UNROLLED_ELEMENTS, UNROLLED_INSTRUCTIONS // per_element)
+            most = elements // (config.block_columns * GROUP_ROWS // WARPGROUP)
+        counts = range(1, max(most, 1) + 1)
+        self.blocks_unrolled = max(n for n in counts if self.blocks % n == 0)
         # Whether what is read of matrices by elements is read where it is used, and waited for: a
         # chain that is not unrolled has no room for that code twice. Few matrices are read so.
         self.late = self.blocks_unrolled == 1
@@ -138,9 +143,9 @@ class Stores:
         and fold those that are reduced. ``smem`` is that of the one and of the other.
 
         The operands of a block are fetched while the one ahead of it is computed. A chain is traced
-        for some blocks alone, in a loop that shifts the accumulators down by them: all unrolled, a
-        chain such as GELU is more code than the instruction cache holds, and every warp would
-        stream it per tile; a block at a time, half as many instructions as those of GELU are moves.
+        for some blocks alone, in a loop that shifts the accumulators down by them between turns:
+        all unrolled, a chain such as GELU is more code than the instruction cache holds, and every
+        warp would stream it per tile; a block at a time, a third of what it executes are moves.
         """
         config = self.config
         size = cute.size(accs[0]) // self.blocks
@@ -153,15 +158,26 @@ class Stores:
                 i = first + j
                 mine = [cute.make_tensor(acc.iterator + j * size, layout).load() for acc in accs]
                 block, ahead = (self.block(*self.step(view, i + k)) for k in (0, 1))
-                same_rows = config.bands == 1
+                # Where registers are short, what comes of the last block is not worth a branch.
+                is_last = j == step - 1
+                more = first + step < self.blocks if is_last and self.has_room else True
                 values = device_epilogue.run(
-                    config.epilogue, fetched, mine, aux, block, ahead, same_rows, self.late
+                    config.epilogue,
+                    fetched,
+                    mine,
+                    aux,
+                    block,
+                    ahead,
+                    same_rows=config.bands == 1,
+                    late=self.late,
+                    more=more,
                 )
-                if cutlass.const_expr(j == step - 1):
-                    for acc in accs:
-                        flat = cute.make_tensor(acc.iterator, cute.make_layout(cute.size(acc)))
-                        for e in cutlass.range_constexpr(cute.size(acc) - step * size):
-                            flat[e] = flat[e + step * size]
+                if cutlass.const_expr(is_last):
+                    if more:
+                        for acc in accs:
+                            flat = cute.make_tensor(acc.iterator, cute.make_layout(cute.size(acc)))
+                            for e in cutlass.range_constexpr(cute.size(acc) - step * size):
+                                flat[e] = flat[e + step * size]
                 here, column = self.step(view, i)
                 self.folds.take(values, running, partials, scratch, here, column)
                 self.store(values, staging, tma_outs, tma_targets, outs, here, column, i)
