@@ -541,13 +541,15 @@ def test_nothing_touches_memory_ahead_of_the_end_of_the_kernel_before(compile_ke
         assert (str(sm90_loads.EVICT_FIRST) in ptx) is (name == "sm90_few"), name
 
 
-def test_warpgroups_promote_sums_in_turns_but_not_scaled_ones(compile_kernels, tmp_path):
-    """Where both add at once the tensor cores idle: 10 % of FP8 in tiles of 128x128."""
-    tile = (128, 128, 128)
+def test_warpgroups_that_share_a_tile_take_turns(compile_kernels, tmp_path):
+    """Where both add sums of FP8 at once, or finish at once, the tensor cores idle."""
+    tile, fp8 = (128, 128, 64), {"tile": (128, 128, 128), "ab": "FP8_E4M3"}
     rows = {
-        "turns": params(tile, ab="FP8_E4M3"),
-        "scaled": params(tile, ab="FP8_E4M3", scales=[1, 128]),
-        "exact": params(tile, ab="INT8", e=SUM),
+        "turns": params(tile),
+        "turns_fp8": params(**fp8),
+        "scaled": params(**fp8, scales=[1, 128]),
+        "few": params(tile, few=True),
+        "one": params((64, 128, 64)),
     }
     jobs = [
         {"name": name, "template": "gemm.kernels.sm90:matmul", "params": row, "arch": "sm_90a"}
@@ -555,7 +557,20 @@ def test_warpgroups_promote_sums_in_turns_but_not_scaled_ones(compile_kernels, t
         for name, row in rows.items()
     ]
     for name, report in compile_kernels(jobs, tmp_path).items():
-        assert ("bar.arrive" in report["ptx"]) is (name == "turns"), name
+        assert ("bar.arrive" in report["ptx"]) is name.startswith("turns"), name
+
+
+def test_no_warpgroup_waits_for_a_stage_that_the_other_holds():
+    for bits, ab in ((16, "BFLOAT16"), (8, "INT8")):
+        for tile, cluster in itertools.product(sm90_config.TILES[bits], sm90_config.CLUSTERS):
+            row = params(tile, cluster, ab=ab, e=SUM if ab == "INT8" else BARE)
+            try:
+                config = sm90_config.Config.parse(row)
+            except ValueError:
+                continue
+            assert (config.last_k_tiles > 0) is (tile[0] == 128), row
+            # Full: the last k tiles, and the one before, which is released when the next is issued.
+            assert config.last_k_tiles + 1 < config.stages, row
 
 
 def test_sums_of_int8_are_integers_all_through(compile_kernels, tmp_path):

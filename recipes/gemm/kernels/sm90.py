@@ -30,8 +30,10 @@ Pipelines:
 * stores: each math warpgroup has ``SLOTS`` staging slots of 64 rows x 128 bytes of its own and one
   named barrier; its warp 0 issues the TMA stores.
 * turns: with ``pingpong`` a math warpgroup waits before a main loop until the other has issued its
-  own, and where two promote sums of FP8 to one tile, each until the other has issued what it adds
-  next. In stream-K a barrier spans them around the count of a piece.
+  own. Of two that share a tile the second waits with the last k tiles until the first has issued
+  its own, so that one finishes while the other multiplies; where they promote sums of FP8, each
+  waits until the other has issued what it adds next. In stream-K a barrier spans them around the
+  count of a piece.
 
 FP8: WGMMA reads it along K alone, and keeps about 14 bits of the sums. It sums two k tiles (256)
 from zero, or one with ``scales``, of as many columns of one product at a time as registers allow,
@@ -403,8 +405,9 @@ class Sm90Matmul:
                     pipe, mma, accs, smem.scales, view, k_range, read, release
                 )
             else:
+                k_tiles = segment.end - segment.begin
                 read, release = self.math.accumulate(
-                    pipe, mma, accs, segment.end - segment.begin, read, release
+                    pipe, mma, accs, k_tiles, read, release, config.last_k_tiles
                 )
             if cutlass.const_expr(config.pingpong):
                 if item + step // 2 < stop:

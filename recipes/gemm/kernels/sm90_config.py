@@ -32,6 +32,7 @@ TURN_BARRIER = 4  # that of math warpgroup g, before its turn to issue WGMMA: TU
 MAX_ACCUMULATORS = 192  # registers of a math thread: the rest of 232 are addresses and epilogue
 PROMOTED_K_TILES = 2  # whose products of FP8 the tensor cores sum: no more than half of the stages
 PREFETCHED_K_TILES = 8  # of B, that are asked for ahead of the end of the kernel before
+LAST_K_TILES = 4  # see `Config.last_k_tiles`
 GROUP_WARPS = WARPGROUP // 32
 A_WARP, SCALES_WARP, B_WARP = 0, 1, 2  # of the producer warpgroup: what each loads
 BLOCK_COLUMNS = 64  # of the tile, that the epilogue takes at a time at most
@@ -39,7 +40,7 @@ BLOCK_COLUMNS = 64  # of the tile, that the epilogue takes at a time at most
 # room, in registers and in the object, for the code of more than one block.
 UNROLLED_TENSORS = 2
 # Of a thread's accumulators, that are code of their own each at most, and so many instructions.
-UNROLLED_ELEMENTS, UNROLLED_INSTRUCTIONS = 112, 1800
+UNROLLED_ELEMENTS, UNROLLED_INSTRUCTIONS = 64, 1800
 STORE_INSTRUCTIONS = 3  # about, of an element that is loaded and stored
 STREAM_COLUMNS = 128  # of a tile with stream-K
 COLUMNS_STEP = 16  # of what a block finishes of a tile: of one stmatrix
@@ -178,6 +179,16 @@ class Config:
         where each has a k tile a turn, and is slower so.
         """
         return self.promotes and self.scales is None and self.tile_groups == 2
+
+    @property
+    def last_k_tiles(self) -> int:
+        """At the end of a tile, that one math warpgroup issues when the other has issued all of
+        its own and goes on to finish; 0 where both end together. The stages of so many and of the
+        one before are full meanwhile.
+        """
+        are_two = self.tile_groups == 2 and not (self.promotes or self.stream_k)
+        # Of few rows, each k tile is multiplied when it comes.
+        return min(LAST_K_TILES, self.stages - 2) if are_two and not self.few_rows else 0
 
     @property
     def promoted_k_tiles(self) -> int:

@@ -101,16 +101,31 @@ class Math:
         return mma
 
     @cute.jit
-    def accumulate(self, pipe, mma: Mma, accs, k_tiles: Int32, read, release):
+    def accumulate(
+        self,
+        pipe,
+        mma: Mma,
+        accs,
+        k_tiles: Int32,
+        read,
+        release,
+        last_k_tiles: cutlass.Constexpr = 0,
+    ):
         """Sum the products of ``k_tiles`` stages, at least one, on the tensor cores; the last of
         them are not waited for, and their stage is not released.
 
-        Returns the pipeline's states.
+        With ``last_k_tiles`` warpgroup 1 issues so many when 0 has issued all: one finishes its
+        rows while the other multiplies. Of fewer k tiles than there are stages, 0 could be a tile
+        ahead and pass two turns for one. Returns the pipeline's states.
         """
+        are_apart = k_tiles >= self.config.stages
         pipe.consumer_wait(read)
         self.issue_stage(mma, mma.start, accs, read.index)
         read.advance()
-        for _ in range(1, k_tiles):
+        for k in range(1, k_tiles):
+            if cutlass.const_expr(last_k_tiles > 0):
+                if are_apart & (mma.group == 1) & (k == k_tiles - last_k_tiles):
+                    wait_for_turn(mma.group)
             pipe.consumer_wait(read)
             self.issue_stage(mma, mma.add, accs, read.index)
             read.advance()
@@ -118,6 +133,9 @@ class Math:
             warpgroup.wait_group(1)
             pipe.consumer_release(release)
             release.advance()
+        if cutlass.const_expr(last_k_tiles > 0):
+            if are_apart & (mma.group == 0):
+                pass_turn(mma.group)
         return read, release
 
     def issue_stage(self, mma: Mma, first: cute.TiledMma, accs, stage: Int32) -> None:
