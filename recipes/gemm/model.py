@@ -112,11 +112,10 @@ MENU: tuple[Row, ...] = (
     *((*row, 0) for row in COOPERATIVE),
     *((*row, 1, 0, 1) for row in PINGPONG),
 )
+# FP8 asks L2 for no more bytes a cycle than it gives, in tiles of so many columns.
+PROMOTED: tuple[Row, ...] = (*MENU, *((128, tile_n, 1, 1, 1, 0, 0) for tile_n in (192, 256)))
 # With scales, blocks that load for each other are slower than those that do not.
-SCALED: tuple[Row, ...] = (
-    *(row for row in MENU if row[2:4] == (1, 1)),
-    *((128, tile_n, 1, 1, 1, 0, 0) for tile_n in (192, 256)),
-)
+SCALED: tuple[Row, ...] = tuple(row for row in PROMOTED if row[2:4] == (1, 1))
 # A split in a cluster is not worth its sums with fewer elements of K, in tiles.
 MIN_SPLIT_TILES = 4
 # Accumulators of a thread, beyond which a chain or a reduction of ping-pong has too few registers.
@@ -169,7 +168,9 @@ def menu_for(
     applied to or a reduction reads; of ``schedules``, or of all.
     """
     if schedules is None:
-        schedules = MENU if tiles.scaled_columns is None else SCALED
+        schedules = PROMOTED if tiles.promotes else MENU
+        if tiles.scaled_columns is not None:
+            schedules = SCALED
     tile_k = TILE_K_BYTES // tiles.element_bytes
     configs, rows = [], []
     for row in schedules:
