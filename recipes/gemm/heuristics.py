@@ -22,7 +22,7 @@ SM90_PERSISTENT, SM90_GEMV, SM90_ANY_STRIDE = 20_000, 20_002, 20_004
 # A symbolic M is served by ranges that end at these rows: one, those of one load of A, of one tile,
 # and of several, each twice the one before.
 RANGE_ENDS = (1, 16, 64, 128, 256, 512, 1024)
-MEASURED_DTYPES = ("BFLOAT16", "HALF", *FP8_DTYPES, "INT8")
+TABLE_DTYPES = ("BFLOAT16", "HALF", *FP8_DTYPES, "INT8")
 STREAM = GemvConfig(rows=2, columns=2, k_warps=2, unroll=2)  # behind what tiles do
 
 
@@ -65,14 +65,14 @@ def recommend(
 def _few_rows(
     cases: Sequence[Extents], offered: Sequence[int], facts: GemmFacts, sm_count: int
 ) -> Iterator[PlanConfig]:
-    """Best first, where all of these extents are of few rows, and of what was measured: 16-bit and
-    FP8 matrices along K. A chain, or another GPU of as many SMs, changes the times more than the
-    order; so does INT8, which has the bytes of FP8, and no tables of its own.
+    """Best first, where all of these extents are of few rows, and a table is of such matrices:
+    16-bit and FP8 along K. A chain, or another GPU of as many SMs, changes the times more than the
+    order; so does INT8, which has the bytes of FP8, and goes by its tables.
     """
     tiles = tile_class(facts)
     table = TABLES.get(tiles._replace(is_integer=False))
     of = "of FP8 " if tiles.is_integer else ""
-    is_measured = facts.a.dtype in MEASURED_DTYPES and facts.majors() == ("k", "k")
+    is_measured = facts.a.dtype in TABLE_DTYPES and facts.majors() == ("k", "k")
     if table is None or not is_measured:
         return
     if not all(few_rows.is_measured(extents, sm_count) for extents in cases):

@@ -179,7 +179,7 @@ def tma_params(
         "tile": list(config.tile),
         "cluster": [config.cluster_m, config.cluster_n, config.cluster_k],
         "a_boxes": _a_boxes(facts, config, layout[0]),
-        "few_rows": not config.stream_k and not _is_long(facts),
+        "few_rows": not (config.stream_k or _is_long(facts) or _is_shared(facts)),
         "stream_k": config.stream_k == 1,
         "pingpong": config.pingpong == 1,
         "store": store,
@@ -188,6 +188,11 @@ def tma_params(
 
 def _is_long(facts: GemmFacts) -> bool:
     return bounds(facts.m, facts.symbols)[1] > FEW_ROWS
+
+
+def _is_shared(facts: GemmFacts) -> bool:
+    """Whether several matrices of a batch are multiplied by one B."""
+    return any(tuple(b.dim[:-2]) != facts.batch for b in facts.every_b)
 
 
 def _a_boxes(facts: GemmFacts, config: GemmConfig, a_major: str) -> list[int]:

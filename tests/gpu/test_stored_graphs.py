@@ -8,8 +8,12 @@ import pytest
 import torch
 from torch_reference import assert_close, execute, operands
 
-# Below, at and above the tiles and the ranges of M that have plans of their own, and others.
-SYMBOL_VALUES = (1, 2, 16, 17, 63, 64, 65, 127, 128, 129, 256, 257, 300, 1000, 1024, 1025, 2048)
+# Below, at and above the tiles and the ranges of M that have plans of their own, as many k tiles as
+# there are stages and one more or less, and others.
+SYMBOL_VALUES = (
+    *(1, 2, 16, 17, 63, 64, 65, 127, 128, 129, 192, 256, 257, 300, 320, 384, 448),
+    *(1000, 1024, 1025, 2048),
+)  # fmt: skip
 
 CALLS = 4  # that are alike: from the third on the launch is one that was learnt
 

@@ -232,3 +232,12 @@ def test_no_plan_is_listed_twice():
         entries = PlanList(gemm_graphs.plain("g", m, 4096, 4096), H200, modes=[heur_mode.A]).entries
         plans = [(entry.engine_id, entry.knobs) for entry in entries]
         assert len(set(plans)) == len(plans)
+
+
+@pytest.mark.parametrize(
+    ("batch_b", "is_read_once"), [(None, True), (1, False)], ids=["each", "shared"]
+)
+def test_a_b_that_a_batch_shares_stays_in_l2(batch_b, is_read_once):
+    """Each of its matrices of few rows reads all of it again."""
+    graph = gemm_graphs.plain("g", 64, 4096, 8192, batch=32, batch_b=batch_b)
+    assert plan_graph(graph, H200).kernels[0].params["few_rows"] is is_read_once

@@ -67,6 +67,20 @@ def test_graphs_of_ping_pong_give_a_warpgroup_more_than_one_tile():
     assert seen == {("BFLOAT16", 2, 192), ("HALF", 2, 160), ("INT8", 1, 128)}
 
 
+def test_graphs_of_turns_have_two_warpgroups_to_a_tile():
+    """Those of the GPU tests, with any K: one tile of a block and several, clusters and none."""
+    seen = set()
+    for make in gemm_graphs.TEST_GRAPHS:
+        if not (graph := make()).name.startswith("turns"):
+            continue
+        knobs = plan_graph(graph, H200).knobs
+        config = GemmConfig.from_public({knob_type[k]: v for k, v in knobs.items()})
+        assert (config.tile_m, config.pingpong, config.splits, config.stream_k) == (128, 0, 1, 0)
+        tiles = -(-facts_of(graph).m // 128) * -(-facts_of(graph).n // config.tile_n)
+        seen.add((config.cluster_m * config.cluster_n, -(-tiles // H200.sm_count)))
+    assert seen == {(2, 4), (2, 1), (1, 1)}
+
+
 def test_int8_is_ranked_as_what_promotes_nothing():
     """Ping-pong is among its schedules, and large tiles of it take less time than of FP8."""
     extents = {"batch": 1, "m": 8192, "n": 8192, "k": 8192}

@@ -556,21 +556,12 @@ def test_warpgroups_that_share_a_tile_take_turns(compile_kernels, tmp_path):
         | {"keep_ptx": True}
         for name, row in rows.items()
     ]
-    for name, report in compile_kernels(jobs, tmp_path).items():
-        assert ("bar.arrive" in report["ptx"]) is name.startswith("turns"), name
-
-
-def test_no_warpgroup_waits_for_a_stage_that_the_other_holds():
-    for bits, ab in ((16, "BFLOAT16"), (8, "INT8")):
-        for tile, cluster in itertools.product(sm90_config.TILES[bits], sm90_config.CLUSTERS):
-            row = params(tile, cluster, ab=ab, e=SUM if ab == "INT8" else BARE)
-            try:
-                config = sm90_config.Config.parse(row)
-            except ValueError:
-                continue
-            assert (config.last_k_tiles > 0) is (tile[0] == 128), row
-            # Full: the last k tiles, and the one before, which is released when the next is issued.
-            assert config.last_k_tiles + 1 < config.stages, row
+    passed = {
+        name: report["ptx"].count("bar.arrive")
+        for name, report in compile_kernels(jobs, tmp_path).items()
+    }
+    # Of FP8 the first turn too is passed, ahead of all.
+    assert passed == {"turns": 1, "turns_fp8": 2, "scaled": 0, "few": 0, "one": 0}
 
 
 def test_sums_of_int8_are_integers_all_through(compile_kernels, tmp_path):

@@ -176,9 +176,9 @@ def block_gated(name: str, m, n, k, symbols=None) -> Graph:
     return g
 
 
-def fused(name: str, m, n, k, kind: str) -> Graph:
+def fused(name: str, m, n, k, kind: str, symbols=None) -> Graph:
     """A product with a row bias and GELU, or with a residual matrix."""
-    g = graph(name)
+    g = graph(name, symbols=symbols)
     y = g.matmul(operand(g, "A", m, k), operand(g, "B", k, n, transposed=True), name="mm")
     if kind == "gelu":
         y = g.gelu(g.add(y, g.tensor(name="bias", dim=[1, 1, n], stride=[n, n, 1])))
@@ -336,6 +336,7 @@ def in_process() -> Graph:
 
 
 ANY_M = {"M": {"min": 0, "max": 65536, "hint": 1024}}
+ANY_K = {"K": {"min": 0, "max": 65536, "multiple_of": 16, "hint": 4096}}
 # Modes of reductions, and the axes that they fold.
 FOLDS = (("ADD", "m"), ("AMAX", "n"), ("MAX", "m"), ("MIN", "n"), ("NORM2", "mn"), ("AVG", "mn"))
 MODES = ("ADD", "AVG", "MIN", "MAX", "AMAX", "NORM1", "NORM2")
@@ -344,6 +345,10 @@ EVERY_AXES = (("ADD", "m"), ("AMAX", "n"), ("NORM2", "mn"))
 TEST_GRAPHS: tuple[Callable[[], Graph], ...] = (
     lambda: plain("dynamic_m", "M", 512, 256, symbols=ANY_M),
     lambda: chain("dynamic_m_chain", "M", 1000, 520, "gelu", symbols=ANY_M),
+    # Two math warpgroups share each of several tiles.
+    lambda: plain("turns_any_k", 4096, 4096, "K", symbols=ANY_K),
+    lambda: fused("turns_residual_any_k", 1024, 4096, "K", "residual", symbols=ANY_K),
+    lambda: sums("turns_int8_any_k", 512, 4096, "K", symbols=ANY_K),
     lambda: plain("odd_m_n", 201, 333, 264, out=FLOAT),
     lambda: plain("odd_k", 130, 96, 77),  # no TMA descriptor: the any-stride branch
     lambda: plain("zero_k", 8, 16, 0, out=FLOAT),

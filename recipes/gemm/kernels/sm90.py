@@ -31,8 +31,9 @@ Pipelines:
   named barrier; its warp 0 issues the TMA stores.
 * turns: with ``pingpong`` a math warpgroup waits before a main loop until the other has issued its
   own. Of two that share a tile the second waits with the last k tiles until the first has issued
-  its own, so that one finishes while the other multiplies; where they promote sums of FP8, each
-  waits until the other has issued what it adds next. In stream-K a barrier spans them around the
+  its own, so that one finishes while the other multiplies (not with ``few_rows`` or stream-K, nor
+  of fewer k tiles than stages); where they promote sums of FP8, each waits until the other has
+  issued what it adds next. In stream-K a barrier spans them around the
   count of a piece.
 
 FP8: WGMMA reads it along K alone, and keeps about 14 bits of the sums. It sums two k tiles (256)

@@ -39,7 +39,8 @@ BLOCK_COLUMNS = 64  # of the tile, that the epilogue takes at a time at most
 # Chains of one product that read and store at most so many tensors: with more there is not enough
 # room, in registers and in the object, for the code of more than one block.
 UNROLLED_TENSORS = 2
-# Of a thread's accumulators, that are code of their own each at most, and so many instructions.
+# Such a chain is unrolled over so many of a thread's accumulators, as long as that is not more
+# instructions than these.
 UNROLLED_ELEMENTS, UNROLLED_INSTRUCTIONS = 64, 1800
 STORE_INSTRUCTIONS = 3  # about, of an element that is loaded and stored
 STREAM_COLUMNS = 128  # of a tile with stream-K
@@ -176,7 +177,7 @@ class Config:
     @property
     def takes_turns(self) -> bool:
         """Whether the math warpgroups of a tile issue what they promote in turns: not with scales,
-        where each has a k tile a turn, and is slower so.
+        where a turn is one k tile, and turns are slower (bench/NOTES.md).
         """
         return self.promotes and self.scales is None and self.tile_groups == 2
 
@@ -189,6 +190,12 @@ class Config:
         are_two = self.tile_groups == 2 and not (self.promotes or self.stream_k)
         # Of few rows, each k tile is multiplied when it comes.
         return min(LAST_K_TILES, self.stages - 2) if are_two and not self.few_rows else 0
+
+    def are_apart(self, k_tiles: Any) -> Any:
+        """Whether the warpgroups end a tile of so many k tiles one after the other. Of fewer than
+        there are stages, the first could be a tile ahead and pass two turns for one.
+        """
+        return (k_tiles >= self.stages) & (self.last_k_tiles > 0)
 
     @property
     def promoted_k_tiles(self) -> int:

@@ -128,14 +128,6 @@ def load_rows(loads: Sequence[RowLoads], counts, first: Int32, k: Int32, stage: 
         start = start + counts[i] * box
 
 
-def load_b(
-    config: Config, tma: cute.CopyAtom, source: cute.Tensor, to: cute.Tensor, full, mask: Any = 0
-) -> None:
-    """Bring a k tile of B to a stage. With few rows it is read once, and L2 evicts it first."""
-    policy = {"cache_policy": Int64(EVICT_FIRST)} if config.few_rows else {}
-    cute.copy(tma, source, to, tma_bar_ptr=full, mcast_mask=mask, **policy)
-
-
 class Copied(NamedTuple):
     """Where a warp is that copies to stages: how many it has copied to and not arrived at, the next
     to copy to, and the next to arrive at.
@@ -233,9 +225,13 @@ class Loads:
         ]
 
     def load_b(self, bs: Sequence[Operand], parts, tiles, k: Int32, stage: Int32, full, mask):
-        """Bring a k tile of each B to a stage."""
+        """Bring a k tile of each B to a stage. With few rows it is read once, or by blocks that run
+        at the same time, and L2 evicts it first.
+        """
+        policy = {"cache_policy": Int64(EVICT_FIRST)} if self.config.few_rows else {}
         for b, (to, _), tile in zip(bs, parts, tiles, strict=True):
-            load_b(self.config, b.tma, tile[None, k], to[None, stage], full, mask)
+            source, target = tile[None, k], to[None, stage]
+            cute.copy(b.tma, source, target, tma_bar_ptr=full, mcast_mask=mask, **policy)
 
     @cute.jit
     def prefetch_b(self, bs: Sequence[Operand], walk: Walk):

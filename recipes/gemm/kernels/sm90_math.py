@@ -115,10 +115,9 @@ class Math:
         them are not waited for, and their stage is not released.
 
         With ``last_k_tiles`` warpgroup 1 issues so many when 0 has issued all: one finishes its
-        rows while the other multiplies. Of fewer k tiles than there are stages, 0 could be a tile
-        ahead and pass two turns for one. Returns the pipeline's states.
+        rows while the other multiplies. Returns the pipeline's states.
         """
-        are_apart = k_tiles >= self.config.stages
+        are_apart = self.config.are_apart(k_tiles)
         pipe.consumer_wait(read)
         self.issue_stage(mma, mma.start, accs, read.index)
         read.advance()

@@ -17,7 +17,8 @@ Roles of a CTA (threads):
   and SCATTER: another warp loads A by TMA, from any first row on, in the boxes of the matmul, and
   fewer than 16 rows behind the group. For GATHER all four warps copy rows by cp.async, 16 bytes a
   thread; a row whose index is no token and what lies past K are zero-filled.
-* warpgroups 1..G: math, as in the matmul. Each owns 64 rows of the tile.
+* warpgroups 1..G: math, as in the matmul. Each owns 64 rows of the tile; two that promote sums of
+  FP8 take turns.
 
 Rows of a tile behind its group hold anything: what is computed of them is never stored.
 
@@ -76,7 +77,6 @@ from cudnn_aot.recipes.gemm.kernels.sm90_loads import (
     LateArrivals,
     Operand,
     RowLoads,
-    load_b,
     load_counts,
     load_rows,
     operand_pipeline,
@@ -297,8 +297,12 @@ class Sm90Grouped:
             for k in range(self.walk.k_tiles(group, depth)):
                 full = pipe.producer_get_barrier(state)
                 pipe.sync_object_empty.wait(state.index, state.phase)
-                tile_b, stage = source[None, column, k, expert], to[None, state.index]
-                load_b(self.config, operand_b.tma, tile_b, stage, full)
+                cute.copy(
+                    operand_b.tma,
+                    source[None, column, k, expert],
+                    to[None, state.index],
+                    tma_bar_ptr=full,
+                )
                 state.advance()
             cursor, tile = self.walk.next(cursor, tiles)
 
@@ -343,7 +347,9 @@ class Sm90Grouped:
                     full = pipe.producer_get_barrier(copied.stage)
                     with cute.arch.elect_one():
                         cute.arch.mbarrier_arrive_and_expect_tx(full, b_bytes)
-                    load_b(config, tma_b, tile_b[None, k], to_b[None, copied.stage.index], full)
+                    cute.copy(
+                        tma_b, tile_b[None, k], to_b[None, copied.stage.index], tma_bar_ptr=full
+                    )
                 k0 = k * tile_k + at
                 for i in cutlass.range_constexpr(passes):
                     if i < live:
@@ -415,7 +421,7 @@ def configuration(params: Mapping[str, Any]) -> Config:
         "a_major": "k",
         "cluster": [1, 1, 1],
         "stream_k": False,
-        "few_rows": params["tile"][0] == GROUP_ROWS,
+        "few_rows": False,
         "pingpong": False,
         "epilogue": {
             "inputs": [],
