@@ -6,15 +6,17 @@ FP8 stands beside ``torch._scaled_mm`` with sums as exact as it gives them and w
 ``use_fast_accum``, and with a scale for each block beside the same of blocks, if this torch has it;
 INT8 beside ``torch._int_mm``, both with INT32 results, which are exact; a gated FFN ``silu(a @
 gate) * (a @ up)``, a bias with GELU, a residual matrix, and a result in FP8 with its largest
-magnitude beside torch as it is and, with ``--compile``, ``torch.compile(mode="max-autotune")``,
-these three beside the matmul alone too, the last also beside ours. Random data; CUDA graphs of
-launches that go round sets of operands, so that small matrices do not stay in L2. Errors are
-relative to fp32.
+magnitude beside torch as it is, beside cuDNN's plan of the graph where its frontend is installed
+and, with ``--compile``, beside ``torch.compile(mode="max-autotune")``, these three beside the matmul
+alone too, the last also beside ours. Random data; CUDA graphs of launches that go round sets of
+operands, so that small matrices do not stay in L2. Errors are relative to fp32.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
+import importlib.util
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -138,6 +140,50 @@ def gated_fp8(x: Operands) -> torch.Tensor:
 FUSED = {"gelu": gelu, "residual": residual, "amax": amax, "gated": gated, "gated_fp8": gated_fp8}
 
 
+@functools.cache
+def cudnn_graph(kind: str, m: int, n: int, k: int) -> Function:
+    """The plan of the whole graph that cuDNN's heuristics take, which it fuses or refuses."""
+    import cudnn
+
+    bf16, fp32 = cudnn.data_type.BFLOAT16, cudnn.data_type.FLOAT
+    handle = cudnn.create_handle()
+    graph = cudnn.pygraph(
+        handle=handle, io_data_type=bf16, intermediate_data_type=fp32, compute_data_type=fp32
+    )
+    shapes = {"A": (m, k), "B": (n, k), "Bg": (n, k), "Bu": (n, k), "bias": (1, n)}
+    used = {"gelu": ("A", "B", "bias"), "gated": ("A", "Bg", "Bu")}.get(
+        kind, ("A", "B", "residual")
+    )
+    tensors = {}
+    for name in used:
+        rows, columns = shapes.get(name, (m, n))
+        dim, stride = [1, rows, columns], [rows * columns, columns, 1]
+        if name.startswith("B"):  # (N, K), as it lies
+            dim, stride = [1, columns, rows], [rows * columns, 1, columns]
+        tensors[name] = graph.tensor(name=name, dim=dim, stride=stride)
+    products = [graph.matmul(tensors["A"], b) for name, b in tensors.items() if name[0] == "B"]
+    if kind == "gated":
+        y = graph.mul(graph.swish(products[0]), products[1])
+    elif kind == "gelu":
+        y = graph.gelu(graph.add(products[0], tensors["bias"]))
+    else:
+        y = graph.add(products[0], tensors["residual"])
+    y.set_output(True).set_data_type(bf16)
+    try:
+        graph.build([cudnn.heur_mode.A])
+    except cudnn.cudnnGraphNotSupportedError as error:
+        raise RuntimeError(str(error)) from None
+    room = torch.empty(max(graph.get_workspace_size(), 1), device="cuda", dtype=torch.uint8)
+
+    def run(x: Operands) -> torch.Tensor:
+        cudnn.set_stream(handle=handle, stream=torch.cuda.current_stream().cuda_stream)
+        pack = {tensor: x[name] for name, tensor in tensors.items()} | {y: torch.empty_like(x["Y"])}
+        graph.execute(pack, room, handle)
+        return pack[y]
+
+    return run
+
+
 def exact(kind: str, x: Operands) -> torch.Tensor:
     if kind == "int8":
         return x["A"].double() @ x["B"].t().double()
@@ -168,6 +214,8 @@ def rivals(kind: str, compiled: bool) -> Iterator[tuple[str, Function]]:
     if "gated" not in kind:
         yield "matmul alone", plain
     yield "eager", function
+    if kind in ("gelu", "residual", "gated") and importlib.util.find_spec("cudnn"):
+        yield "cuDNN", lambda x: cudnn_graph(kind, *x["Y"].shape, x["A"].shape[1])(x)
     if compiled:
         yield "max-autotune", torch.compile(function, mode="max-autotune-no-cudagraphs")
 
