@@ -7,9 +7,9 @@ FP8 stands beside ``torch._scaled_mm`` with sums as exact as it gives them and w
 INT8 beside ``torch._int_mm``, both with INT32 results, which are exact; a gated FFN ``silu(a @
 gate) * (a @ up)``, a bias with GELU, a residual matrix, and a result in FP8 with its largest
 magnitude beside torch as it is, beside cuDNN's plan of the graph where its frontend is installed
-and, with ``--compile``, beside ``torch.compile(mode="max-autotune")``, these three beside the matmul
-alone too, the last also beside ours. Random data; CUDA graphs of launches that go round sets of
-operands, so that small matrices do not stay in L2. Errors are relative to fp32.
+and, with ``--compile``, beside ``torch.compile(mode="max-autotune")``; all but the FFN beside the
+matmul alone too, the last also beside ours. Random data; CUDA graphs of launches that go round sets
+of operands, so that small matrices do not stay in L2. Errors are relative to fp32.
 """
 
 from __future__ import annotations
