@@ -62,8 +62,8 @@ def test_ranges_of_a_symbol_are_named_with_their_plans():
     graph = gemm_graphs.plain("g", "M", 6144, 4096, symbols={"M": {"max": 8192, "hint": 600}})
     explained = why.explain(source(graph), H200)
     ranges = explained.plans[0].ranges
-    assert ranges[0].range == "M=1" and ranges[-1].range.endswith("..8192")
-    assert ranges[0].name.startswith("gemm.sm90.gemv[")
+    assert ranges[0].range == "M=1..16" and ranges[-1].range.endswith("..8192")
+    assert ranges[0].name.startswith("gemm.sm90.persistent[")
     assert ranges[0].why.endswith(" us on an H200, by the table of few rows")
     assert ranges[-1].name.startswith("gemm.sm90.persistent[")
     assert [part.why for part in ranges if part.why.endswith("best at M=600")]  # the hint
