@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
+from kernel_menu import params
 
 from cudnn_aot.recipes.gemm.kernels import sm90_config
 
-BARE = {"inputs": [], "nodes": [], "outputs": [{"value": 0, "dtype": "BFLOAT16"}]}
 TILES, PATIENCE = 4, 3000
 
 
@@ -22,22 +22,7 @@ def configs() -> dict[int, sm90_config.Config]:
     found = {}
     for tile in sm90_config.TILES[16]:
         if tile[0] == 128:
-            row = {
-                "a_dtype": "BFLOAT16",
-                "b_dtype": "BFLOAT16",
-                "products": 1,
-                "a_major": "k",
-                "b_major": "k",
-                "tile": list(tile),
-                "cluster": [1, 1, 1],
-                "a_boxes": [128],
-                "few_rows": False,
-                "stream_k": False,
-                "pingpong": False,
-                "store": "tma",
-                "epilogue": BARE,
-            }
-            config = sm90_config.Config.parse(row)
+            config = sm90_config.Config.parse(params(tile))
             found[config.stages] = config
     return found
 

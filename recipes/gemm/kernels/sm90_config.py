@@ -261,14 +261,19 @@ class Config:
         return tuple(operands.dtype_of(self.epilogue["outputs"][o]) for o in self.stored)
 
     @property
+    def ends_full(self) -> bool:
+        """Whether a thread begins the end of a tile with as many sums as there can be."""
+        sums = self.products * self.bands * self.columns * GROUP_ROWS // WARPGROUP
+        return sums == MAX_ACCUMULATORS
+
+    @property
     def block_columns(self) -> int:
         """Columns of the tile that the epilogue takes at a time."""
         staged = (STORE_BYTES * 8 // dtype.width for dtype in self.out_dtypes)
         matrices = sum(entry["kind"] == "full" for entry in self.epilogue["inputs"])
         # A thread's elements of two matrices, of this block and the next, are too many registers;
         # so are those of one beside as many sums as there can be.
-        sums = self.products * self.bands * self.columns * GROUP_ROWS // WARPGROUP
-        room = 2 if sums < MAX_ACCUMULATORS else 1
+        room = 1 if self.ends_full else 2
         most = BLOCK_COLUMNS if matrices < room else BLOCK_COLUMNS // 2
         return math.gcd(min((most, *staged)), self.columns)
 

@@ -20,7 +20,6 @@ from cudnn_aot.recipes.gemm.kernels.sm90_config import (
     BLOCK_COLUMNS,
     GROUP_BARRIER,
     GROUP_ROWS,
-    MAX_ACCUMULATORS,
     SLOTS,
     STORE_BYTES,
     STORE_INSTRUCTIONS,
@@ -58,9 +57,8 @@ class Stores:
         self.has_room = tensors <= UNROLLED_TENSORS and not config.folded
         # Of columns, and those that are each code of their own: all, if that is little.
         self.blocks = config.bands * config.columns // config.block_columns
-        # Beside as many sums as there can be, those of 4-byte results have no registers for that.
-        is_narrow = config.block_columns < BLOCK_COLUMNS
-        is_tight = is_narrow and config.accumulators == MAX_ACCUMULATORS
+        # Beside as many sums as there can be, the many of a 4-byte result have no registers for it.
+        is_tight = config.ends_full and config.block_columns < BLOCK_COLUMNS
         most = 1
         if not nodes and tensors == len(config.stored) and not is_tight:
             most = self.blocks
