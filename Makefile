@@ -13,10 +13,11 @@ PACKAGES := compiler cache runtime cli recipes
 TESTS ?= tests
 WORKERS ?= 2
 
-.PHONY: help demo test sanitize lint check dev ide gpu-host clean
+.PHONY: help demo test search sanitize lint check dev ide gpu-host clean
 help:
 	@echo 'make demo      build the example graphs for h200 and cpu, run the CPU plans, check them'
 	@echo 'make test      ruff, format, mypy and every test that needs no GPU'
+	@echo 'make search    the property tests, on examples of their own in every run'
 	@echo 'make sanitize  the native tests under the address, undefined and thread sanitizers of gcc'
 	@echo 'make dev       an editable install that rebuilds the native part on import'
 	@echo 'make ide       links under build/ide that let mypy and editors see the package'
@@ -48,6 +49,10 @@ demo: $(VENV)/compile.ready
 test: $(VENV)/test.ready lint
 	@scripts/test_services.sh
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m 'not gpu' $(TESTS)
+
+search: $(VENV)/test.ready
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m 'hypothesis and not gpu' \
+	  --hypothesis-profile search $(TESTS)
 
 # Threads wait for each other some ten times longer under their sanitizer: only tests that have any.
 sanitize: $(VENV)/test.ready

@@ -8,10 +8,16 @@ import sys
 from pathlib import Path
 
 import filelock
+import hypothesis
 import pytest
 from cli_process import linear_graph, run_cli, write_graph
 
 ROOT = Path(__file__).resolve().parents[1]
+
+# The same examples in every run: a change is judged by what it changed. `make search` draws others.
+hypothesis.settings.register_profile("same", derandomize=True)
+hypothesis.settings.register_profile("search", derandomize=False, print_blob=True)
+hypothesis.settings.load_profile("same")
 
 # The GPU tests import torch, which a machine without a GPU need not have.
 collect_ignore = [] if importlib.util.find_spec("torch") else ["gpu"]
