@@ -3,9 +3,10 @@ their values become fp32 and come back.
 
 The DSL converts HALF, BFLOAT16 and integers, and on the GPU vectors to 8-bit floats. What it does
 not: 8-bit floats one at a time on the GPU, and at all on the host CPU; and fp32 to BFLOAT16 on the
-host, which would need a compiler-rt symbol. Those are integer arithmetic. Conversions from fp32
-round to nearest, ties to even; to 8-bit types they saturate, as the GPU's own do, infinity
-included. They give the same on both machines, but for the sign of a NaN.
+host, which would need a compiler-rt symbol. Those are integer arithmetic. So is BFLOAT16 to fp32 on
+the host, where LLVM may round a BFLOAT16 value once more, by that symbol, before a branch on it.
+Conversions from fp32 round to nearest, ties to even; to 8-bit types they saturate, as the GPU's own
+do, infinity included. They give the same on both machines, but for the sign of a NaN.
 """
 
 from __future__ import annotations
@@ -74,8 +75,15 @@ def multiply_add(x: Any, y: Any, total: Any) -> Any:
     return x * y + total if type_of(total) is Int32 else cute.math.fma(x, y, total)
 
 
-def widen(value: Any, dtype: type = Float32) -> Any:
-    """A scalar or vector of any of the types in ``dtype``, which holds its values."""
+def widen(value: Any, dtype: type = Float32, on_gpu: bool = True) -> Any:
+    """A scalar or vector of any of the types in ``dtype``, which holds its values.
+
+    Args:
+        on_gpu: whether the machine has values of BFLOAT16, and not their bits alone.
+    """
+    if type_of(value) is BFloat16 and not on_gpu:
+        bits = value.bitcast(Uint16).to(Uint32)
+        return (bits * _like(bits, 1 << 16)).bitcast(Float32).to(dtype)
     if type_of(value) in _FP8:
         return _fp8_value(value, _FP8[type_of(value)]).to(dtype)
     return value.to(dtype)

@@ -115,11 +115,12 @@ class Machine:
     the host, a few ulps off at most on the whole range.
     """
 
-    # Whether there are instructions that round fp32 to BFLOAT16, and vectors to 8-bit floats.
+    # Whether there are instructions of BFLOAT16, and such that round vectors to 8-bit floats.
     on_gpu: ClassVar[bool]
 
-    def widen(self, x: Any) -> Any:
-        return dtypes.widen(x)
+    def widen(self, x: Any, dtype: type = Float32) -> Any:
+        """Of any of the types, in ``dtype``, which holds its values."""
+        return dtypes.widen(x, dtype, self.on_gpu)
 
     def narrow(self, x: Any, dtype: type) -> Any:
         """An output's value in its own type."""

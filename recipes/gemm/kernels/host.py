@@ -127,7 +127,9 @@ class HostMatmul:
         """Run the epilogue for one element, and store or take in its outputs."""
         inputs = []
         for entry, value in zip(self.epilogue["inputs"], tail[: self.num_inputs], strict=True):
-            inputs.append(value if entry["kind"] == "value" else dtypes.widen(value[m, n, batch]))
+            inputs.append(
+                value if entry["kind"] == "value" else pointwise.HOST.widen(value[m, n, batch])
+            )
         results = pointwise.apply(self.epilogue, accs, inputs, pointwise.HOST)
         outputs = zip(self.epilogue["outputs"], self.outs(tail), results, strict=True)
         for entry, out, value in outputs:
@@ -270,11 +272,13 @@ class HostMatmul:
 
     def value(self, at: cute.Pointer) -> Any:
         """An element of an operand, in the type of the accumulators."""
-        return dtypes.widen(cute.make_tensor(at, cute.make_layout(1))[0], self.sum)
+        return pointwise.HOST.widen(cute.make_tensor(at, cute.make_layout(1))[0], self.sum)
 
     def values(self, start: cute.Pointer, count: int) -> Any:
         """A vector of consecutive elements of an operand, in the type of the accumulators."""
-        return dtypes.widen(cute.make_tensor(start, cute.make_layout(count)).load(), self.sum)
+        return pointwise.HOST.widen(
+            cute.make_tensor(start, cute.make_layout(count)).load(), self.sum
+        )
 
     def k_row(self, t: cute.Tensor, row: Int32, batch: Int32) -> cute.Pointer:
         """Where a row of a K-contiguous operand starts; a batch of one is read by every batch."""
@@ -335,7 +339,7 @@ class HostMatmul:
         for p in range(first, after):
             bv = self.values(columns + p.to(Int64) * b.stride[1], AXPY_WIDTH)
             for r in cutlass.range_constexpr(rows):
-                x = cute.full_like(bv, dtypes.widen(a[i + r, p, batch_a], self.sum))
+                x = cute.full_like(bv, pointwise.HOST.widen(a[i + r, p, batch_a], self.sum))
                 acc[r].store(dtypes.multiply_add(x, bv, acc[r].load()))
         for r in cutlass.range_constexpr(rows):
             for c in cutlass.range_constexpr(AXPY_WIDTH):
@@ -372,8 +376,8 @@ class HostMatmul:
         batch_b = cutlass.min(batch, b.shape[2] - 1)
         total = self.sum(0)
         for p in range(first, after):
-            x = dtypes.widen(a[i, p, batch_a], self.sum)
-            total = dtypes.multiply_add(x, dtypes.widen(b[j, p, batch_b], self.sum), total)
+            x = pointwise.HOST.widen(a[i, p, batch_a], self.sum)
+            total = dtypes.multiply_add(x, pointwise.HOST.widen(b[j, p, batch_b], self.sum), total)
         block[0, 0] = total
 
 

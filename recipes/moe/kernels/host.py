@@ -35,7 +35,7 @@ from cutlass import Float32, Int32, Int64
 from cutlass.base_dsl.enums import AddressSpace
 
 from cudnn_aot.recipes.moe.kernels import operands
-from cudnn_aot.recipes.trace import dtypes, pointwise
+from cudnn_aot.recipes.trace import pointwise
 from cudnn_aot.recipes.trace.template import KernelTemplate
 
 ROWS = 4  # of a block
@@ -237,7 +237,7 @@ class HostGrouped:
             acc = Float32(0.0)
             for p in range(weight.shape[1]):
                 x = _scalar(row + p.to(Int64) * token.stride[1])
-                acc = cute.math.fma(x, dtypes.widen(weight[j, p, expert]), acc)
+                acc = cute.math.fma(x, pointwise.HOST.widen(weight[j, p, expert]), acc)
             self.emit(token, route, out, i, j, acc)
 
 
@@ -247,11 +247,11 @@ def _accumulators(rows: int, width: int) -> cute.Tensor:
 
 
 def _vector(pointer: Any, width: int) -> Any:
-    return dtypes.widen(cute.make_tensor(pointer, cute.make_layout(width)).load())
+    return pointwise.HOST.widen(cute.make_tensor(pointer, cute.make_layout(width)).load())
 
 
 def _scalar(pointer: Any) -> Float32:
-    return dtypes.widen(cute.make_tensor(pointer, cute.make_layout(1))[0])
+    return pointwise.HOST.widen(cute.make_tensor(pointer, cute.make_layout(1))[0])
 
 
 def grouped_matmul(params: Mapping[str, Any]) -> KernelTemplate:
