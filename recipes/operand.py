@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cudnn_aot.compiler.graph.enums import scalar_type, tensor_reordering
-from cudnn_aot.compiler.graph.extents import Extent, Symbol, SymExpr
+from cudnn_aot.compiler.graph.extents import Extent, Symbol, SymExpr, make
 from cudnn_aot.compiler.graph.tensor import Tensor
 
 INT32_MAX = 2**31 - 1
@@ -73,6 +73,19 @@ def bounds(extent: Extent, symbols: Mapping[str, Symbol]) -> tuple[int, int]:
         low *= symbols[name].min
         high *= symbols[name].max
     return low, high
+
+
+def pinned(extent: Extent, symbols: Mapping[str, Symbol]) -> Extent:
+    """``extent`` with numbers for the symbols that have one value."""
+    if not isinstance(extent, SymExpr):
+        return extent
+    coef, left = extent.coef, []
+    for name in extent.symbols:
+        if symbols[name].min == symbols[name].max:
+            coef *= symbols[name].min
+        else:
+            left.append(name)
+    return make(coef, left)
 
 
 def solve(

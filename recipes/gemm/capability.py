@@ -70,22 +70,27 @@ class GemmCapability(Capability[GemmFacts]):
         epilogue_dtypes: those of every other tensor.
         products: how many matmuls of one A a kernel computes at most.
         folds: whether it reduces the result.
+        absent: types that are not among ``dtypes``, each with the reason.
         scales: whether it takes scales of blocks of A and B.
     """
 
     epilogue_dtypes: tuple[str, ...] = EPILOGUE_DTYPES
     products: int = 1
     folds: bool = False
+    absent: tuple[tuple[str, str], ...] = ()
     scales: bool = False
     layouts: tuple[str, ...] = ("any strides",)
     features: tuple[str, ...] = FEATURES
 
     def why_not_facts(self, facts: GemmFacts) -> str | None:
-        a, b = facts.a.dtype, facts.b.dtype
-        if a != b and not all(dtype in self.dtypes and dtype in FP8_DTYPES for dtype in (a, b)):
-            return f"A is {a} and B is {b}, want the same dtype"
-        if a not in self.dtypes:
-            return f"dtype {a} is not in {'/'.join(self.dtypes)}"
+        a, b = facts.a, facts.b
+        for port, matrix in (("A", a), ("B", b)):
+            if matrix.dtype not in self.dtypes:
+                got = f"{port} {matrix.name!r} is {matrix.dtype}"
+                why = dict(self.absent).get(matrix.dtype)
+                return f"{got}, want one of {'/'.join(self.dtypes)}" + (f": {why}" if why else "")
+        if a.dtype != b.dtype and not {a.dtype, b.dtype} <= {*FP8_DTYPES}:
+            return f"A {a.name!r} is {a.dtype} and B {b.name!r} is {b.dtype}, want the same dtype"
         return (
             self._why_not_fused(facts)
             or _why_not_scaled(facts, self.scales)
@@ -107,8 +112,8 @@ class GemmCapability(Capability[GemmFacts]):
             if not self.folds:
                 return f"{output.operand.name!r} is a reduction of the result, want none"
             if reduction.mode in UNFOLDED:
-                reason = UNFOLDED[reduction.mode]
-                return f"reduction {reduction.mode} is not folded by a kernel: {reason}"
+                name, mode = output.operand.name, reduction.mode
+                return f"{name!r} is a reduction {mode}, which no kernel folds: {UNFOLDED[mode]}"
         return None
 
 
@@ -135,16 +140,14 @@ def _why_not_scaled(facts: GemmFacts, is_taken: bool) -> str | None:
 
 
 def _why_not_arithmetic(facts: GemmFacts) -> str | None:
-    computes, accumulators = set(facts.compute_dtypes), set(facts.accumulators)
-    if facts.a.dtype == "INT8":
-        if other := accumulators - {"INT32"}:
-            return f"compute data type {'/'.join(sorted(other))} of a matmul of INT8 is not INT32"
-        if (k := bounds(facts.k, facts.symbols)[1]) > MAX_INT8_K:
-            return f"K may reach {k}, want at most {MAX_INT8_K}: sums of INT8 products are INT32"
-    else:
-        computes |= accumulators
-    if computes - {"FLOAT"}:
-        return f"compute data type {'/'.join(sorted(computes))} is not FLOAT"
+    is_integer = facts.a.dtype == "INT8"
+    for each in facts.arithmetic:
+        want = "INT32" if is_integer and each.is_product else "FLOAT"
+        if each.dtype != want:
+            of = ", a matmul of INT8," if want == "INT32" else ""
+            return f"node {each.node!r}{of} has compute data type {each.dtype}, want {want}"
+    if is_integer and (k := bounds(facts.k, facts.symbols)[1]) > MAX_INT8_K:
+        return f"K may reach {k}, want at most {MAX_INT8_K}: sums of INT8 products are INT32"
     return None
 
 
@@ -157,7 +160,7 @@ def _why_not_dtypes(facts: GemmFacts, known: tuple[str, ...]) -> str | None:
     between = (*known, "BOOLEAN")  # truth values have no representation of their own at a call
     for node in facts.epilogue.nodes:
         if node.op == CAST and (dtype := dict(node.attrs)["dtype"]) not in between:
-            return f"a tensor between ops is {dtype}, want one of {'/'.join(between)}"
+            return f"{node.name!r}, between ops, is {dtype}, want one of {'/'.join(between)}"
     for operand, kind in facts.epilogue.inputs:
         if operand.dtype not in known:
             return f"{operand.name!r} is {operand.dtype}, want one of {'/'.join(known)}"
@@ -181,7 +184,7 @@ def _common_why_not(facts: GemmFacts) -> str | None:
     """What no GEMM kernel of ours takes, on any machine."""
     for node in facts.epilogue.nodes:
         if node.op in UNTRACED:
-            return f"op {node.op} is not traced into a kernel: {UNTRACED[node.op]}"
+            return f"node {node.name!r} is {node.op}, which no kernel traces: {UNTRACED[node.op]}"
     if len(facts.epilogue.nodes) > MAX_EPILOGUE_NODES:
         count = len(facts.epilogue.nodes)
         return f"{count} pointwise steps after the matmul, want at most {MAX_EPILOGUE_NODES}"

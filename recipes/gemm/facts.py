@@ -39,12 +39,13 @@ CAST = "cast"
 @dataclass(frozen=True, slots=True)
 class EpilogueNode:
     """One pointwise op: ``args`` are value ids (the accumulators, then the inputs, then the
-    nodes).
+    nodes). ``name`` is the node's, or the tensor's that a cast is for: messages say it.
     """
 
     op: str
     args: tuple[int, ...]
     attrs: tuple[tuple[str, Any], ...] = ()
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +102,21 @@ class BlockScale:
 
 
 @dataclass(frozen=True, slots=True)
+class Arithmetic:
+    """The type that a node of the graph computes in; ``is_product`` says that it is a matmul."""
+
+    node: str
+    dtype: str
+    is_product: bool
+
+
+@dataclass(frozen=True, slots=True)
 class GemmFacts:
     """What the graph computes, as numbers. No policy here.
 
     ``b`` is that of the first product; each of ``other_b``, of the same extents, gives one more
     with the same A. ``scales`` are those of A and of every B, in order. ``accumulators`` are the
-    types of the products' arithmetic, one for each; ``compute_dtypes`` are those of the other
-    nodes'.
+    types of the products' arithmetic, one for each; ``arithmetic`` has those of every node.
     """
 
     a: Operand
@@ -120,7 +129,7 @@ class GemmFacts:
     k: Extent
     epilogue: Epilogue
     accumulators: tuple[str, ...]
-    compute_dtypes: tuple[str, ...]
+    arithmetic: tuple[Arithmetic, ...]
     symbols: Mapping[str, Symbol] = field(hash=False)
 
     def operands(self) -> tuple[Operand, ...]:
@@ -249,7 +258,8 @@ def analyze(graph: Graph) -> GemmFacts | Refusal:
         known = ("matmul", "reduction", DEQUANTIZE)
         if node.op not in known and not node.spec.is_pointwise:
             return Refusal(
-                f"node {node.name!r} is {node.op}, want matmul, pointwise ops or reductions"
+                f"node {node.name!r} is {node.op}, want matmul, pointwise ops or reductions, or "
+                f"{DEQUANTIZE} of what a matmul multiplies"
             )
     outputs = [tensor for tensor in graph.outputs() if id(tensor) in producer]
     order = _post_order(outputs, producer)
@@ -277,8 +287,8 @@ def analyze(graph: Graph) -> GemmFacts | Refusal:
         k=a.dim[-1],
         epilogue=epilogue,
         accumulators=tuple(_compute_dtype(matmul) for matmul in products),
-        compute_dtypes=tuple(
-            sorted({_compute_dtype(node) for node in graph.nodes if node.op != "matmul"})
+        arithmetic=tuple(
+            Arithmetic(node.name, _compute_dtype(node), node.op == "matmul") for node in graph.nodes
         ),
         symbols=dict(graph.symbols),
     )
@@ -356,8 +366,10 @@ def _epilogue(
     # The same behind it, of the tensors that are read or need none
     rounded = dict(values)
 
-    def append(op: str, args: tuple[int, ...], attrs: tuple[tuple[str, Any], ...]) -> int:
-        nodes.append(EpilogueNode(op, args, attrs))
+    def append(
+        op: str, args: tuple[int, ...], attrs: tuple[tuple[str, Any], ...], name: str
+    ) -> int:
+        nodes.append(EpilogueNode(op, args, attrs, name))
         return first_node + len(nodes) - 1
 
     def define(tensor: Tensor, value: int, node: Node) -> None:
@@ -370,7 +382,7 @@ def _epilogue(
         """A value read through a tensor is rounded to the tensor's dtype."""
         if id(tensor) not in rounded:
             attrs = (("dtype", dtype_name(tensor.data_type)),)
-            rounded[id(tensor)] = append(CAST, (values[id(tensor)],), attrs)
+            rounded[id(tensor)] = append(CAST, (values[id(tensor)],), attrs, tensor.name)
         return rounded[id(tensor)]
 
     for index, matmul in enumerate(products):
@@ -387,7 +399,7 @@ def _epilogue(
         args = tuple(read(tensor) for tensor in node.inputs.values())
         attrs = tuple(sorted((k, v) for k, v in node.attrs.items() if v is not None))
         (out,) = node.outputs.values()
-        define(out, append(node.op, args, attrs), node)
+        define(out, append(node.op, args, attrs, node.name), node)
 
     written: list[EpilogueOutput] = []
     for tensor in outputs:

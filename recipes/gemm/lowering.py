@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cudnn_aot.cache.spec import Frozen, KernelSpec
-from cudnn_aot.compiler.graph.extents import Extent, Symbol, SymExpr, extent_expr
+from cudnn_aot.compiler.graph.extents import Extent, Symbol, SymExpr, extent_expr, mul, symbols_of
 from cudnn_aot.compiler.planning import expressions as ex
 from cudnn_aot.recipes.gemm.facts import VALUE, BlockScale, Epilogue, EpilogueOutput, GemmFacts
-from cudnn_aot.recipes.operand import INT32_MAX, Operand, bounds
+from cudnn_aot.recipes.operand import INT32_MAX, Operand, bounds, in_words, pinned
 
 DTYPE_BYTES = {
     "FLOAT": 4,
@@ -145,19 +145,39 @@ def unmergeable_batch(facts: GemmFacts) -> str | None:
     """The reason why the batch axes do not become one axis, or None."""
     rank = len(facts.batch)
     for operand in tensor_operands(facts):
-        own = (1,) * (rank - (len(operand.dim) - 2)) + tuple(operand.dim[:-2])
+        own = operand.dim[:-2]
+        own = (1,) * (rank - len(own)) + own
         shared = [have != 1 for have, want in zip(own, facts.batch, strict=True) if want != 1]
         if any(shared) and not all(shared):
-            return f"{operand.name!r} is broadcast over some batch axes and not over others"
-        axes = batch_axes(operand)
-        for outer, inner in itertools.pairwise(axes):
-            declared = operand.stride[outer]
-            if all(
-                isinstance(x, int) for x in (declared, operand.dim[inner], operand.stride[inner])
-            ):
-                if declared != operand.dim[inner] * operand.stride[inner]:  # type: ignore[operator]
-                    return f"the batch axes of {operand.name!r} are not one run of equal steps"
+            return (
+                f"{operand.name!r} is broadcast over some batch axes and not over others: it has "
+                f"{in_words(own)}, want {in_words(facts.batch)}, or 1 on every axis"
+            )
+        for outer, inner in itertools.pairwise(batch_axes(operand)):
+            step = mul(operand.dim[inner], operand.stride[inner])
+            if _steps_apart(operand, outer, inner, step, facts.symbols):
+                return (
+                    f"the batch axes of {operand.name!r} are not one run of equal steps: its "
+                    f"stride on axis {outer} is {operand.stride[outer]}, want {step}, the extent "
+                    f"of axis {inner} times its stride"
+                )
     return None
+
+
+def _steps_apart(
+    operand: Operand, outer: int, inner: int, step: Extent, symbols: Mapping[str, Symbol]
+) -> bool:
+    """Whether the declaration tells that a step along ``outer`` is not ``step``, in some call with
+    more than one element along both axes.
+
+    What a stride is that has a symbol of its own, a call tells.
+    """
+    if any(bounds(operand.dim[axis], symbols)[1] <= 1 for axis in (outer, inner)):
+        return False
+    declared = operand.stride[outer]
+    if symbols_of((declared, step)) - symbols_of(operand.dim):
+        return False
+    return pinned(declared, symbols) != pinned(step, symbols)
 
 
 def batch_product_checks(facts: GemmFacts) -> list[Json]:

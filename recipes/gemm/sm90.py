@@ -67,6 +67,7 @@ SM90: dict[str, Any] = {
 # Of the row of the kernel that multiplies with WGMMA.
 TENSOR_CORES: dict[str, Any] = {
     "dtypes": ("BFLOAT16", "HALF", *FP8_DTYPES, "INT8"),
+    "absent": (("FLOAT", "tensor cores multiply it as TF32, with 10 of its 23 bits"),),
     "epilogue_dtypes": ANY_DTYPES,
     "products": MAX_PRODUCTS,
     "scales": True,

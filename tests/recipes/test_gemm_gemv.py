@@ -44,7 +44,7 @@ DECLINED = {
     "stride": (lambda: gemm_graphs.plain("g", 4, 64, 35), "is not a multiple of 16 bytes"),
     "dtype": (
         lambda: gemm_graphs.plain("g", 4, 64, 64, io=gemm_graphs.FLOAT),
-        "dtype FLOAT is not in BFLOAT16/HALF",
+        "A 'A' is FLOAT, want one of BFLOAT16/HALF",
     ),
 }
 

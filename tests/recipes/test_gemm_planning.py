@@ -163,9 +163,9 @@ def test_a_decline_names_every_engine():
     with pytest.raises(cudnnGraphNotSupportedError) as declined:
         plan_graph(g, H200)
     text = str(declined.value)
-    reason = "compute data type FLOAT of a matmul of INT8 is not INT32"
+    reason = "node 'mm', a matmul of INT8, has compute data type FLOAT, want INT32"
     assert f"gemm.sm90.persistent: {reason}" in text
-    assert "gemm.sm90.gemv: dtype INT8 is not in BFLOAT16/HALF" in text
+    assert "gemm.sm90.gemv: A 'A' is INT8, want one of BFLOAT16/HALF" in text
     assert "gemm.host.blocked: target h200 is a cuda target, want cpu" in text
     assert f"gemm.sm90.any_stride: {reason}" in text
     assert plan_graph(gemm_graphs.plain("g", 64, 64, 64, io=FLOAT), CPU).engine_name == (
@@ -178,8 +178,58 @@ def test_batch_axes_that_do_not_merge_are_declined():
     a = g.tensor(name="A", dim=[2, 3, 32, 64])
     b = g.tensor(name="B", dim=[1, 3, 64, 32])
     g.matmul(a, b).set_output(True)
-    with pytest.raises(cudnnGraphNotSupportedError, match="broadcast over some batch axes"):
+    reason = r"'B' is broadcast over some batch axes .* it has \[1, 3\], want \[2, 3\], or 1 on"
+    with pytest.raises(cudnnGraphNotSupportedError, match=reason):
         plan_graph(g, CPU)
+
+
+@pytest.mark.parametrize(
+    ("batch", "strides", "want"),
+    [
+        ((2, 3), (2048, 4096), "on axis 0 is 2048, want 12288"),
+        (("B", 3), (2048, "2048*B"), r"on axis 0 is 2048, want 6144\*B"),  # heads first
+        ((2, "H"), (64, 128), r"on axis 0 is 64, want 128\*H"),
+        (("B", "H"), ("4096*H", 2048), r"on axis 0 is 4096\*H, want 2048\*H"),  # every second
+        (("B", "H"), ("2048*H", 2048), None),
+        (("B", "ONE"), (7, 2048), None),  # no call has more than one element along both
+        (("B", "TWO"), (4096, 2048), None),
+        (("B", "H"), ("P", 2048), None),  # a call tells
+    ],
+)
+@pytest.mark.parametrize("target", [H200, CPU], ids=["h200", "cpu"])
+def test_batch_axes_that_merge_in_no_call_are_declined(target, batch, strides, want):
+    ranges = {"B": (1, 64), "H": (0, 64), "ONE": (0, 1), "TWO": (2, 2), "P": (1, 1 << 20)}
+    used = (name for name in ranges if name in (*batch, *strides))
+    symbols = {name: dict(zip(("min", "max"), ranges[name], strict=True)) for name in used}
+    g = gemm_graphs.graph("g", symbols=symbols)
+    a = g.tensor(name="A", dim=[*batch, 32, 64], stride=[*strides, 64, 1])
+    b = g.tensor(name="B", dim=[1, 1, 64, 32])
+    g.matmul(a, b).set_output(True)
+    if want is None:
+        assert plan_graph(g, target).kernels
+        return
+    with pytest.raises(cudnnGraphNotSupportedError, match=want):
+        plan_graph(g, target)
+
+
+@pytest.mark.parametrize("target", [H200, CPU], ids=["h200", "cpu"])
+@pytest.mark.parametrize("rank", [2, 3, 4])
+@pytest.mark.parametrize(
+    ("dim", "kind"), [([48], "row"), ([1], "scalar"), ([1, 48], "row"), ([32, 1], "col")]
+)
+def test_an_input_of_the_epilogue_may_have_fewer_axes(target, rank, dim, kind):
+    g = gemm_graphs.graph("g")
+    batch = [3] * (rank - 2)
+    a, b = g.tensor(name="A", dim=[*batch, 32, 64]), g.tensor(name="B", dim=[*batch, 64, 48])
+    x = g.tensor(name="x", dim=dim)
+    g.add(g.matmul(a, b), x).set_output(True)
+    plan = plan_graph(g, target)
+    for branch in plan.table["branches"].values():
+        kernel, args = branch["steps"][0]["kernel"], branch["steps"][0]["args"]
+        assert plan.kernels[kernel].params["epilogue"]["inputs"][0]["kind"] == kind
+        (view,) = (arg for arg in args if arg.get("operand") == x.uid)
+        strides = [declared(plan.table, {}).value(stride) for stride in view["stride"]]
+        assert strides == [int(kind == "col"), int(kind == "row"), 0]
 
 
 def test_batch_axes_that_merge_are_one_axis_and_checked_at_the_call():
@@ -561,7 +611,7 @@ def test_every_pointwise_op_is_taken_or_declined_with_its_reason(target):
             continue
         with pytest.raises(cudnnGraphNotSupportedError) as caught:
             plan_graph(with_op(row.name), target)
-        assert f"op {row.name} is not traced into a kernel: " in str(caught.value)
+        assert f"is {row.name}, which no kernel traces: " in str(caught.value)
         assert UNTRACED[row.name] in str(caught.value)
 
 
@@ -583,13 +633,17 @@ def test_a_tensor_between_ops_is_a_cast_where_its_type_may_change_a_value(op, dt
 
 
 def test_truth_values_may_be_computed_in_boolean_and_nothing_else_may():
-    assert facts_of(with_op("cmp_lt", BOOLEAN, compute=BOOLEAN)).compute_dtypes == ("FLOAT",)
-    with pytest.raises(cudnnGraphNotSupportedError, match="compute data type BOOLEAN/FLOAT is not"):
+    assert plan_graph(with_op("cmp_lt", BOOLEAN, compute=BOOLEAN), CPU).kernels
+    with pytest.raises(
+        cudnnGraphNotSupportedError,
+        match=r"node 'binary_select.0' has compute data type BOOLEAN, want FLOAT",
+    ):
         plan_graph(with_op("binary_select", compute=BOOLEAN), CPU)
 
 
 def test_types_that_no_kernel_holds_are_declined():
-    with pytest.raises(cudnnGraphNotSupportedError, match="between ops is INT32, want one of BFLO"):
+    reason = "'floor.0::OUT_0', between ops, is INT32, want one of BFLOAT16/HALF/FLOAT"
+    with pytest.raises(cudnnGraphNotSupportedError, match=reason):
         plan_graph(with_op("floor", cudnn.data_type.INT32), CPU)
     g = gemm_graphs.graph("g")
     y = g.matmul(gemm_graphs.operand(g, "A", 64, 64), gemm_graphs.operand(g, "B", 64, 64))

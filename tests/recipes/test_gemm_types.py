@@ -22,7 +22,7 @@ H200, CPU = load_target("h200"), load_target("cpu")
 BF16, FLOAT = cudnn.data_type.BFLOAT16, cudnn.data_type.FLOAT
 E4M3, E5M2 = cudnn.data_type.FP8_E4M3, cudnn.data_type.FP8_E5M2
 INT8, INT32 = cudnn.data_type.INT8, cudnn.data_type.INT32
-FP4 = cudnn.data_type.FP4_E2M1
+HALF, FP4 = cudnn.data_type.HALF, cudnn.data_type.FP4_E2M1
 
 
 def typed(a_type, b_type, out=BF16, accumulator=FLOAT, k=64, relu=False):
@@ -107,20 +107,30 @@ def test_8_bit_outputs_are_stored_by_tma_where_their_rows_allow():
     assert plan_graph(g, H200).kernels[0].params["store"] == "tma"
 
 
+TYPES = "want one of BFLOAT16/HALF"
+MIXED = "A 'A' is {} and B 'B' is {}, want the same dtype"
+
+
 @pytest.mark.parametrize(
-    ("types", "reason"),
+    ("types", "persistent", "gemv"),
     [
-        ((FLOAT, FLOAT), "dtype FLOAT is not in BFLOAT16/HALF"),
-        ((E4M3, BF16), "A is FP8_E4M3 and B is BFLOAT16, want the same dtype"),
-        ((INT8, E4M3), "A is INT8 and B is FP8_E4M3, want the same dtype"),
+        (
+            (FLOAT, FLOAT),
+            f"A 'A' is FLOAT, {TYPES}/FP8_E4M3/FP8_E5M2/INT8: tensor cores multiply it as TF32",
+            f"A 'A' is FLOAT, {TYPES}",
+        ),
+        ((E4M3, BF16), MIXED.format("FP8_E4M3", "BFLOAT16"), f"A 'A' is FP8_E4M3, {TYPES}"),
+        ((BF16, E4M3), MIXED.format("BFLOAT16", "FP8_E4M3"), f"B 'B' is FP8_E4M3, {TYPES}"),
+        ((BF16, HALF), *[MIXED.format("BFLOAT16", "HALF")] * 2),
+        ((INT8, E4M3), MIXED.format("INT8", "FP8_E4M3"), f"A 'A' is INT8, {TYPES}"),
     ],
 )
-def test_what_tensor_cores_take_here_is_said(types, reason):
+def test_what_tensor_cores_take_here_is_said(types, persistent, gemv):
     try:
         reasons = PlanList(typed(*types), H200).reasons
     except cudnnGraphNotSupportedError as declined:
         reasons = (str(declined),)
-    for engine in ("persistent", "gemv"):
+    for engine, reason in (("persistent", persistent), ("gemv", gemv)):
         assert any(f"gemm.sm90.{engine}: {reason}" in line for line in reasons)
 
 
@@ -159,7 +169,7 @@ def test_the_engine_for_any_strides_comes_behind_all_others():
 @pytest.mark.parametrize("out", [INT32, FLOAT, INT8])
 def test_the_result_of_int8_is_the_int32_sum_which_its_store_rounds(out):
     facts = facts_of(typed(INT8, INT8, out, INT32))
-    assert (facts.accumulators, facts.compute_dtypes) == (("INT32",), ())
+    assert facts.accumulators == ("INT32",)
     assert facts.epilogue.nodes == ()
     (kernel,) = plan_graph(typed(INT8, INT8, out, INT32), CPU).kernels
     assert [dict(output) for output in kernel.params["epilogue"]["outputs"]] == [
@@ -170,15 +180,15 @@ def test_the_result_of_int8_is_the_int32_sum_which_its_store_rounds(out):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"accumulator": FLOAT}, "compute data type FLOAT of a matmul of INT8 is not INT32"),
+        ({"accumulator": FLOAT}, "of INT8, has compute data type FLOAT, want INT32"),
         ({"k": 131072}, "K may reach 131072, want at most 131071: sums of INT8 products are INT32"),
         ({"relu": True}, "'y' is INT32, want one of BFLOAT16/HALF/FLOAT/FP8_E4M3/FP8_E5M2/INT8"),
         ({"out": FP4}, "'y' is FP4_E2M1, want one of BFLOAT16/HALF/FLOAT/FP8_E4M3/FP8_E5M2/INT8"),
         ({"out": FP4, "relu": True}, "'y' is FP4_E2M1, want one of BFLOAT16/HALF/FLOAT/FP8_E4M3"),
         ({"a_type": BF16, "b_type": BF16, "accumulator": FLOAT}, "'y' is INT32, want one of BFLO"),
-        ({"b_type": E4M3}, "A is INT8 and B is FP8_E4M3, want the same dtype"),
-        ({"a_type": BF16, "b_type": BF16}, "compute data type INT32 is not FLOAT"),
-        ({"a_type": E4M3, "b_type": BF16}, "A is FP8_E4M3 and B is BFLOAT16, want the same dtype"),
+        ({"b_type": E4M3}, MIXED.format("INT8", "FP8_E4M3")),
+        ({"a_type": BF16, "b_type": BF16}, "has compute data type INT32, want FLOAT"),
+        ({"a_type": E4M3, "b_type": BF16}, MIXED.format("FP8_E4M3", "BFLOAT16")),
     ],
 )
 def test_types_that_do_not_go_together_are_declined(change, reason):
