@@ -19,7 +19,8 @@ ANY_DTYPES = (*EPILOGUE_DTYPES, *FP8_DTYPES, "INT8")
 REDUCED_DTYPES = EPILOGUE_DTYPES
 # Each optional output doubles the kernels of a plan.
 MAX_OPTIONAL_OUTPUTS = 2
-# Kernel arguments beyond these would not fit the parameter space that the kernels assume.
+# Kernel arguments beyond these would not fit the parameter space that the kernels assume. A number
+# passed by value is four bytes, and the nodes that read them are not many.
 MAX_EPILOGUE_TENSORS = 12
 # The chain is traced into the kernel; beyond this, compile time and instruction cache suffer.
 MAX_EPILOGUE_NODES = 64
@@ -188,7 +189,8 @@ def _common_why_not(facts: GemmFacts) -> str | None:
     if len(facts.epilogue.nodes) > MAX_EPILOGUE_NODES:
         count = len(facts.epilogue.nodes)
         return f"{count} pointwise steps after the matmul, want at most {MAX_EPILOGUE_NODES}"
-    tensors = len(facts.epilogue.inputs) + len(facts.epilogue.outputs)
+    kinds = [kind for _, kind in facts.epilogue.inputs if kind != VALUE]
+    tensors = len(kinds) + len(facts.epilogue.outputs)
     if tensors > MAX_EPILOGUE_TENSORS:
         return f"{tensors} epilogue tensors, want at most {MAX_EPILOGUE_TENSORS}"
     optional = sum(output.operand.optional for output in facts.epilogue.outputs)

@@ -301,10 +301,11 @@ def _unlike(products: list[Node], producer: _Producer) -> str | None:
         a, b = matmul.inputs["A"], matmul.inputs["B"]
         for port, operand in (("A", a), ("B", b)):
             tensor = _stored(operand, producer)
-            if tensor.is_virtual or id(tensor) in producer:
-                return f"{port} of {matmul.name!r} is computed by a node, want a graph input"
+            of = f"{port} of {matmul.name!r}, {tensor.name!r}, is"
+            if (node := producer.get(id(tensor))) is not None:
+                return f"{of} what {node.name!r} computes, want a graph input"
             if tensor.is_pass_by_value:
-                return f"{port} of {matmul.name!r} is passed by value, want a tensor"
+                return f"{of} passed by value, want a tensor"
         if padding := matmul.attrs.get("padding", 0.0):
             return f"{matmul.name!r} has padding {padding}, want 0"
         if a is not first.inputs["A"]:

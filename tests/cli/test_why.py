@@ -77,7 +77,7 @@ def test_a_declined_graph_is_explained_with_exit_code_0(tmp_path: Path) -> None:
     done = run_cli("why", path, "-t", "cpu", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert "No plan: a build declines this graph." in done.stdout
-    assert "A of 'matmul.1' is computed by a node, want a graph input" in done.stdout
+    assert "A of 'matmul.1', 'matmul.0::C', is what 'matmul.0' computes, want a" in done.stdout
     assert "No store was named" in done.stdout
 
 

@@ -180,7 +180,7 @@ def along_nothing(g):
             different_b,
             "B of 'mm1' has extents [1, 64, 1] and B of 'mm0' has [1, 64, 80], want the same",
         ),
-        (chained, "A of 'mm1' is computed by a node, want a graph input"),
+        (chained, "A of 'mm1', 'mm0::C', is what 'mm0' computes, want a graph input"),
         (read_again, "reads 'folded', which a reduction gives: it is known only when the whole"),
         (twice, "reduction 'again' reads 'folded', the result of a reduction: reduce along both"),
         (of_an_input, "reduction 'fold' reads 'x', want what a node computes"),

@@ -140,7 +140,10 @@ def test_broadcast_kinds(dim, kind):
 @pytest.mark.parametrize(
     ("build", "reason"),
     [
-        (lambda g, a, b: g.matmul(g.relu(a), b), "A of 'matmul.0' is computed by a node"),
+        (
+            lambda g, a, b: g.matmul(g.relu(a), b),
+            "A of 'matmul.0', 'relu.0::OUT_0', is what 'relu.0' computes",
+        ),
         (lambda g, a, b: g.matmul(a, b, padding=1.0), "has padding 1.0"),
     ],
     ids=["prologue", "padding"],
@@ -639,6 +642,23 @@ def test_truth_values_may_be_computed_in_boolean_and_nothing_else_may():
         match=r"node 'binary_select.0' has compute data type BOOLEAN, want FLOAT",
     ):
         plan_graph(with_op("binary_select", compute=BOOLEAN), CPU)
+
+
+def test_numbers_passed_by_value_are_no_tensors_of_the_epilogue():
+    """Twelve outputs, and a constant for each node: kernels have room for numbers."""
+    g = gemm_graphs.graph("g")
+    y = g.matmul(gemm_graphs.operand(g, "A", 64, 64), gemm_graphs.operand(g, "B", 64, 64))
+    for i in range(12):
+        y = g.add(g.mul(y, g.tensor_scalar(0.5 + i)), g.tensor_scalar(0.25 - i))
+        y.set_output(True).set_data_type(BF16)
+    assert plan_graph(g, H200).engine_name == "gemm.sm90.persistent"
+    g = gemm_graphs.graph("g")
+    y = g.matmul(gemm_graphs.operand(g, "A", 64, 64), gemm_graphs.operand(g, "B", 64, 64))
+    for i in range(12):
+        y = g.add(y, gemm_graphs.operand(g, f"x{i}", 64, 64))
+    y.set_output(True)
+    with pytest.raises(cudnnGraphNotSupportedError, match="13 epilogue tensors, want at most 12"):
+        plan_graph(g, H200)
 
 
 def test_types_that_no_kernel_holds_are_declined():
