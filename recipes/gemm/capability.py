@@ -8,7 +8,7 @@ from typing import Any
 from cudnn_aot.compiler.planning.capability import Capability
 from cudnn_aot.recipes.gemm.facts import CAST, VALUE, EpilogueOutput, GemmFacts
 from cudnn_aot.recipes.gemm.lowering import unmergeable_batch
-from cudnn_aot.recipes.operand import FP8_DTYPES, INT32_MAX, bounds
+from cudnn_aot.recipes.operand import FP8_DTYPES, INT32_MAX, bounds, in_words
 from cudnn_aot.recipes.pointwise import UNTRACED
 from cudnn_aot.recipes.reductions import FOLDED, UNFOLDED
 
@@ -129,6 +129,12 @@ def _why_not_scaled(facts: GemmFacts, is_taken: bool) -> str | None:
             return f"{matrix.name!r} has a scale for each block and is {matrix.dtype}, want FP8"
         if dtype != "FLOAT":
             return f"scales {name!r} are {dtype}, want FLOAT"
+        batch, own = matrix.dim[:-2], scale.operand.dim[:-2]
+        if any(have not in (1, want) for have, want in zip(own, batch, strict=True)):
+            return (
+                f"scales {name!r} have the batch {in_words(own)}, want that of {matrix.name!r}, "
+                f"{in_words(batch)}, or 1 on its axes"
+            )
         if scale.depth % SCALE_DEPTH_STEP:
             return (
                 f"{name!r} has a scale for each {scale.depth} of K, "

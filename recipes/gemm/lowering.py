@@ -191,6 +191,27 @@ def batch_product_checks(facts: GemmFacts) -> list[Json]:
     return [{"rule": "range", "operand": facts.a.uid, "expr": expr, "min": 0, "max": INT32_MAX}]
 
 
+def scale_checks(facts: GemmFacts) -> list[Json]:
+    """Every block of a matrix has a scale, in the calls that the declaration leaves open."""
+    checks: list[Json] = []
+    sides = [(-2, facts.m), *((-1, facts.n) for _ in facts.every_b)]
+    for scale, (axis, extent) in zip(facts.scales, sides, strict=True):
+        if scale is None:
+            continue
+        operand = scale.operand
+        for at, size, whole in ((axis, scale.rows, extent), (-3 - axis, scale.depth, facts.k)):
+            count = operand.dim[at]
+            most = -(-bounds(whole, facts.symbols)[1] // size)
+            is_one_for_all = size == 1 == count
+            if is_one_for_all or mul(count, size) == whole:
+                continue
+            if most > bounds(count, facts.symbols)[0]:
+                blocks = ex.ceil_div(extent_expr(whole), size)
+                check = {"rule": "range", "operand": operand.uid, "expr": blocks}
+                checks.append(check | {"min": 0, "max": extent_expr(count)})
+    return checks
+
+
 # --- views ---------------------------------------------------------------------------------------
 
 
@@ -487,7 +508,11 @@ class TableBuilder:
             "device": self.device,
             "symbols": symbol_entries(self.facts),
             "operands": operand_entries(self.facts),
-            "checks": merge_checks(self.facts) + batch_product_checks(self.facts),
+            "checks": [
+                *merge_checks(self.facts),
+                *batch_product_checks(self.facts),
+                *scale_checks(self.facts),
+            ],
             "dispatch": self.dispatch,
             "branches": self.branches,
         }

@@ -161,3 +161,66 @@ def test_the_tensor_cores_take_blocks_of_whole_tiles(fields, reason):
     for mode in ("A", "FALLBACK"):
         plans = PlanList(graph, H200, modes=[cudnn.heur_mode[mode]])
         assert all(plans.lower(index).kernels for index in range(len(plans)))
+
+
+def with_scales_of_a(a_dim, scale_dim, block_size, b_batch, n=24, symbols=None):
+    g = gemm_graphs.graph("g", E4M3, symbols)
+    a, b = g.tensor(name="A", dim=a_dim), g.tensor(name="B", dim=[*b_batch, a_dim[-1], n])
+    scale = g.tensor(name="s", dim=scale_dim, data_type=FLOAT)
+    a = g.block_scale_dequantize(a, scale, block_size=block_size, name="dqa")
+    g.matmul(a, b, name="mm").set_output(True).set_data_type(BF16)
+    return g
+
+
+@pytest.mark.parametrize("target", [H200, CPU], ids=["h200", "cpu"])
+@pytest.mark.parametrize(
+    ("a_batch", "scale_batch", "b_batch", "want"),
+    [
+        ([2, 3], [2, 4], [2, 3], "[2, 4], want that of 'A', [2, 3], or 1"),  # one too many a row
+        ([1], [3], [3], "[3], want that of 'A', [1], or 1"),  # every product has the A of the first
+        ([2], [3], [2], "[3], want that of 'A', [2], or 1"),
+        (["B"], [8], ["B"], "[8], want that of 'A', [B], or 1"),
+        (["B"], ["B"], ["B"], None),
+        ([3], [1], [3], None),
+        ([1], [1], [3], None),
+    ],
+)
+def test_scales_have_the_batch_of_what_they_scale(target, a_batch, scale_batch, b_batch, want):
+    symbols = {"B": {"min": 0, "max": 64}} if "B" in a_batch else None
+    a_dim, scale_dim = [*a_batch, 16, 32], [*scale_batch, 16, 2]
+    g = with_scales_of_a(a_dim, scale_dim, [1, 16], b_batch, symbols=symbols)
+    if want is None:
+        assert plan_graph(g, target).kernels
+        return
+    with pytest.raises(cudnnGraphNotSupportedError) as declined:
+        plan_graph(g, target)
+    assert f"scales 's' have the batch {want}" in str(declined.value)
+
+
+@pytest.mark.parametrize("target", [H200, CPU], ids=["h200", "cpu"])
+@pytest.mark.parametrize(
+    ("rows_and_k", "scales", "block_size", "call", "needed"),
+    [
+        (("M", 256), (8, 2), [128, 128], {"M": 1025}, [(9, 8)]),
+        (("M", 256), (8, 2), [128, 128], {"M": 1024}, [(8, 8)]),
+        (("M", 256), ("R", 2), [128, 128], {"M": 300, "R": 2}, [(3, 2)]),
+        ((64, "K"), (64, 4), [1, 128], {"K": 640}, [(5, 4)]),
+        (("M", "K"), (8, 4), [128, 128], {"M": 1, "K": 1}, [(1, 8), (1, 4)]),
+        # Of these the declaration tells that there are enough.
+        (("M", 256), ("M", 2), [1, 128], {"M": 7}, []),
+        (("M", 256), (1, 2), [1, 128], {"M": 7}, []),
+        (("M", 256), (32, 2), [128, 128], {"M": 4096}, []),
+        (("128*R", 256), ("R", 2), [128, 128], {"R": 3}, []),
+        ((200, 200), (3, 2), [128, 128], {}, []),
+    ],
+)
+def test_a_call_has_a_scale_for_every_block(target, rows_and_k, scales, block_size, call, needed):
+    every = {"M": {"min": 0, "max": 4096}, "K": {"min": 1, "max": 4096}, "R": {"max": 4096}}
+    symbols = {name: every[name] for name in call} or None
+    g = with_scales_of_a([1, *rows_and_k], [1, *scales], block_size, [1], symbols=symbols)
+    table = plan_graph(g, target).table
+    _native.Plan(json.loads(json.dumps(table)), None)
+    at = declared(table, call)
+    got = [(at.value(c["expr"]), at.value(c["max"])) for c in table["checks"]]
+    assert got == needed
+    assert all((c["rule"], c["min"]) == ("range", 0) for c in table["checks"])
