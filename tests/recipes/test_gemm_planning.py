@@ -8,10 +8,13 @@ from dataclasses import replace
 import gemm_graphs
 import pytest
 from gemm_facts import facts_of
+from graph_strategies import graphs
+from hypothesis import HealthCheck, given, settings
 from table_model import declared
 
 import cudnn_aot as cudnn
 from cudnn_aot import _native
+from cudnn_aot.compiler.formats import graph_json
 from cudnn_aot.compiler.graph.enums import heur_mode
 from cudnn_aot.compiler.graph.ops import pointwise
 from cudnn_aot.compiler.planning import plan as planning
@@ -290,6 +293,19 @@ def test_every_test_graph_lowers_to_a_table_that_the_executor_parses():
             steps = [s for b in plan.table["branches"].values() for s in b["steps"]]
             used = {s["kernel"] for s in steps if s["step"] == "kernel"}
             assert used == set(range(len(plan.kernels)))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(graph=graphs())
+def test_any_graph_of_a_matmul_and_pointwise_ops_is_lowered_or_declined_in_words(graph):
+    text = graph_json.dumps(graph)
+    for target in (H200, CPU):
+        try:
+            plan = plan_graph(graph_json.loads(text), target)
+        except cudnnGraphNotSupportedError as declined:
+            assert all(" want " in reason or "which no" in reason for reason in declined.reasons)
+            continue
+        _native.Plan(json.loads(json.dumps(plan.table)), None)
 
 
 def test_one_kernel_per_layout_class_not_per_shape():

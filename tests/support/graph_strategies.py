@@ -56,8 +56,9 @@ def graphs(draw: Any) -> Graph:
 
 
 def _operand(draw: Any, graph: Graph, m: Any, n: int) -> Any:
-    kind = draw(st.sampled_from(["full", "row", "column", "one", "value"]))
+    kind = draw(st.sampled_from(["full", "row", "column", "one", "value", "line"]))
     if kind == "value":
         return graph.tensor_scalar(draw(st.sampled_from([0.5, 2.0])))
-    dim = {"full": [2, m, n], "row": [1, 1, n], "column": [1, m, 1], "one": [1, 1, 1]}[kind]
+    dims = {"full": [2, m, n], "row": [1, 1, n], "column": [1, m, 1], "one": [1, 1, 1]}
+    dim = (dims | {"line": [n]})[kind]
     return graph.tensor(dim, name=kind, alignment_value=draw(st.sampled_from([1, 16])))
