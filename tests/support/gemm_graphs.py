@@ -240,6 +240,25 @@ def bias_gradient(name: str, m, n, k, symbols=None) -> Graph:
     return g
 
 
+def crowded(name: str, m, n, k, symbols=None) -> Graph:
+    """A GELU with four residual matrices, stored at three places in types of their own, and folded
+    along each axis and both.
+    """
+    g = graph(name, symbols=symbols)
+    y = g.matmul(operand(g, "A", m, k), operand(g, "B", k, n, transposed=True), name="mm")
+    y = g.add(y, g.tensor(name="bias", dim=[1, 1, n], stride=[n, n, 1]))
+    y.set_output(True).set_data_type(FLOAT).set_name("before")
+    fold(g, y, "MIN", "n", m, n)
+    y = g.gelu(y)
+    y.set_output(True).set_data_type(HALF).set_name("after")
+    fold(g, y, "AMAX", "mn", m, n)
+    for i, dtype in enumerate((BF16, HALF, FLOAT, BF16)):
+        y = g.add(y, operand(g, f"residual{i}", m, n, data_type=dtype))
+    y.set_output(True).set_data_type(BF16).set_name("Y")
+    fold(g, y, "ADD", "m", m, n)
+    return g
+
+
 def gated_amax(name: str, m, n, k, io=BF16, out=None, symbols=None) -> Graph:
     """A gated FFN with the largest magnitude of each of its rows, and of all."""
     g = gated(name, m, n, k, io, out, symbols=symbols)
@@ -418,6 +437,8 @@ FOLD_GRAPHS: tuple[Callable[[], Graph], ...] = (
     lambda: reduced("folds_n", 200, 328, 136, [(mode, "n") for mode in MODES], io=HALF),
     lambda: reduced("folds_mn", 200, 328, 136, [(mode, "mn") for mode in MODES]),
     lambda: reduced("folds_any_m", "M", 67, 40, FOLDS[:2], symbols=ANY_M),
+    lambda: crowded("crowded_any_m", "M", 520, 136, symbols=ANY_M),
+    lambda: crowded("crowded_odd_n", 200, 333, 1032),
     lambda: reduced("folds_any_m_aligned", "M", 520, 264, EVERY_AXES, symbols=ANY_M),
     lambda: reduced("folds_alone", 129, 200, 64, FOLDS[4:], batch=3, whole=False),
     lambda: reduced("folds_alone_m", 129, 200, 64, [("ADD", "m")], batch=3, whole=False),

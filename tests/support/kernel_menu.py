@@ -107,6 +107,13 @@ def menu() -> dict[str, dict]:
     rows["matrices"] = params((128, 256, 64), **PAIR_B, e=MATRICES)
     for name, e in (("gelu", BIAS_GELU), ("residual", RESIDUAL), ("pow", POWERS)):
         rows[f"pingpong_{name}"] = params((128, 160, 64), **PAIR_B, **PINGPONG, e=e)
+    # Beside as many sums as there can be.
+    full = {"pingpong_full_gelu": BIAS_GELU, "pingpong_full_residual": RESIDUAL}
+    for name, e in (full | {"pingpong_full_folds_chain": CHAIN_FOLDS}).items():
+        rows[name] = params((128, 192, 64), **PAIR_B, **PINGPONG, e=e)
+    rows["crowded"] = params((128, 256, 64), **PAIR_B, e=CROWDED)
+    rows["crowded_pingpong"] = params((128, 160, 64), **PAIR_B, **PINGPONG, e=CROWDED)
+    rows["crowded_stream"] = params((128, 128, 64), **STREAM, e=CROWDED)
     rows["pingpong_folds"] = params((128, 128, 64), **PAIR_B, **PINGPONG, e=PINGPONG_FOLDS)
     rows["pingpong_gated"] = params((128, 96, 64), **PAIR_B, **PINGPONG, e=SWIGLU, products=2)
     fp8 = {"ab": "FP8_E4M3", "scales": [1, 128]}
@@ -398,6 +405,31 @@ def folds() -> dict[str, dict]:
             (128, 192, 128), **DIRECT, **fp8, e=CHAIN_FOLDS, scales=[1, 128]
         ),
     }
+
+
+# Four matrices, what is stored in three types, and what of each is folded.
+CROWDED = {
+    "inputs": [
+        {"dtype": "BFLOAT16", "kind": "row"},
+        *({"dtype": dtype, "kind": "full"} for dtype in ("BFLOAT16", "HALF", "FLOAT", "BFLOAT16")),
+    ],
+    "nodes": [
+        ["bias", [0, 1], {}],
+        ["gelu", [6], {}],
+        ["add", [7, 2], {}],
+        ["add", [8, 3], {}],
+        ["add", [9, 4], {}],
+        ["add", [10, 5], {}],
+    ],
+    "outputs": [
+        {"value": 6, "dtype": "FLOAT"},
+        {"value": 7, "dtype": "HALF"},
+        {"value": 11, "dtype": "BFLOAT16"},
+        reduced(6, "MIN", "n"),
+        reduced(7, "AMAX", "mn"),
+        reduced(11, "ADD", "m"),
+    ],
+}
 
 
 SIMT = {

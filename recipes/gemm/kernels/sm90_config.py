@@ -12,6 +12,7 @@ from cutlass import Float32
 
 from cudnn_aot.recipes.gemm.kernels import operands
 from cudnn_aot.recipes.trace import dtypes
+from cudnn_aot.recipes.trace.pointwise import instructions
 
 SMEM_BYTES = 232448  # opt-in limit of a block on compute capability 9.0
 BARRIER_BYTES = 384
@@ -35,7 +36,16 @@ PREFETCHED_K_TILES = 8  # of B, that are asked for ahead of the end of the kerne
 LAST_K_TILES = 4  # see `Config.last_k_tiles`
 GROUP_WARPS = WARPGROUP // 32
 A_WARP, SCALES_WARP, B_WARP = 0, 1, 2  # of the producer warpgroup: what each loads
-BLOCK_COLUMNS = 64  # of the tile, that the epilogue takes at a time at most
+BLOCK_COLUMNS = (64, 32, 16)  # of the tile, that the epilogue takes at a time
+# Columns of a block, of all matrices that are read, for whose elements a thread has registers
+# beside so many sums; beside more it has them for half as many.
+MATRIX_COLUMNS, MATRIX_SUMS = 96, 128
+# About how many instructions of code there are for an element: that is read, by kinds (of a matrix
+# in both of the ways to read it), stored and folded. An object of 80 KB has room for so many of a
+# block beside the rest of the kernel.
+READ_CODE = {"full": 23, "row": 14, "col": 6, "scalar": 6, "value": 6}
+STORED_CODE, FOLDED_CODE = 14, 11
+BLOCK_INSTRUCTIONS = 2200
 # Chains of one product that read and store at most so many tensors: with more there is not enough
 # room, in registers and in the object, for the code of more than one block.
 UNROLLED_TENSORS = 2
@@ -263,19 +273,36 @@ class Config:
     @property
     def ends_full(self) -> bool:
         """Whether a thread begins the end of a tile with as many sums as there can be."""
-        sums = self.products * self.bands * self.columns * GROUP_ROWS // WARPGROUP
-        return sums == MAX_ACCUMULATORS
+        return self._last_sums == MAX_ACCUMULATORS
+
+    @property
+    def _last_sums(self) -> int:
+        """Of a thread, when it begins the end of a tile."""
+        return self.products * self.bands * self.columns * GROUP_ROWS // WARPGROUP
+
+    @property
+    def is_tight(self) -> bool:
+        """Whether it has others beside them: elements that are read, or what is folded."""
+        reads = any(entry["kind"] in ("full", "row", "col") for entry in self.epilogue["inputs"])
+        return self.ends_full and (reads or len(self.folded) > 0)
 
     @property
     def block_columns(self) -> int:
         """Columns of the tile that the epilogue takes at a time."""
         staged = (STORE_BYTES * 8 // dtype.width for dtype in self.out_dtypes)
-        matrices = sum(entry["kind"] == "full" for entry in self.epilogue["inputs"])
-        # A thread's elements of two matrices, of this block and the next, are too many registers;
-        # so are those of one beside as many sums as there can be.
-        room = 1 if self.ends_full else 2
-        most = BLOCK_COLUMNS if matrices < room else BLOCK_COLUMNS // 2
+        most = next((n for n in BLOCK_COLUMNS if self._has_room(n)), BLOCK_COLUMNS[-1])
         return math.gcd(min((most, *staged)), self.columns)
+
+    def _has_room(self, columns: int) -> bool:
+        """Whether registers and object have room for the chain on so many columns at a time."""
+        kinds = [entry["kind"] for entry in self.epilogue["inputs"]]
+        if self.is_tight:
+            return False
+        matrices = kinds.count("full") * (1 if self._last_sums <= MATRIX_SUMS else 2)
+        code = sum(READ_CODE[kind] for kind in kinds) + instructions(self.epilogue["nodes"])
+        code += STORED_CODE * len(self.stored) + FOLDED_CODE * len(self.folded)
+        elements = columns * GROUP_ROWS // WARPGROUP
+        return matrices * columns <= MATRIX_COLUMNS and elements * code <= BLOCK_INSTRUCTIONS
 
     @property
     def stage_bytes(self) -> int:

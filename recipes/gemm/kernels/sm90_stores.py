@@ -54,13 +54,14 @@ class Stores:
         self.config, self.folds = config, Folds(config)
         nodes, inputs = config.epilogue["nodes"], config.epilogue["inputs"]
         tensors = len(inputs) + len(config.stored) + len(config.folded)
-        self.has_room = tensors <= UNROLLED_TENSORS and not config.folded
+        few = tensors <= UNROLLED_TENSORS and not config.folded
+        self.has_room = few and not config.is_tight
         # Of columns, and those that are each code of their own: all, if that is little.
         self.blocks = config.bands * config.columns // config.block_columns
         # Beside as many sums as there can be, the many of a 4-byte result have no registers for it.
-        is_tight = config.ends_full and config.block_columns < BLOCK_COLUMNS
+        has_many = config.ends_full and config.block_columns < BLOCK_COLUMNS[0]
         most = 1
-        if not nodes and tensors == len(config.stored) and not is_tight:
+        if not nodes and tensors == len(config.stored) and not has_many:
             most = self.blocks
         elif config.products == 1 and self.has_room:
             per_element = STORE_INSTRUCTIONS + instructions(nodes)
