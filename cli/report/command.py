@@ -1,7 +1,9 @@
 """``cudnn-aot report``: what a store holds, as one HTML page or as the document behind it."""
 
 import json
+import math
 import os
+import reprlib
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +88,7 @@ def _bench_rows(path: Path) -> list[dict[str, Any]]:
     document = _document(path)
     try:
         if "entries" in document:
-            return _tuning_rows(path, document["entries"])
+            return _tuning_rows(path)
         return [
             {
                 "file": path.name,
@@ -94,41 +96,74 @@ def _bench_rows(path: Path) -> list[dict[str, Any]]:
                 "target": str(run["target"]),
                 "symbols": {str(name): int(value) for name, value in run["symbols"].items()},
                 "correct": bool(run["correct"]),
-                "microseconds": float(run["microseconds"]),
-                "tflops": float(run["tflops"]) or None,
+                "microseconds": _number(run["microseconds"]),
+                "tflops": _number(run["tflops"]) or None,
             }
             for run in document["runs"]
             if "microseconds" in run
         ]
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError):
         raise UsageError(
             f"{path}: not a document of `run --bench --json`, and no tuning file"
         ) from None
 
 
-def _tuning_rows(path: Path, entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _tuning_rows(path: Path) -> list[dict[str, Any]]:
     """The fastest plan of each entry. Of the extents the one with the most values is the symbol of
     a chart, the others are in its name.
     """
-    rows = []
+    from cudnn_aot.compiler.planning.tuning import read_entries
+
+    entries = read_entries(path)
+    values: dict[tuple[Any, ...], dict[str, set[int]]] = {}
     for entry in entries:
-        same = [other["extents"] for other in entries if _class_of(other) == _class_of(entry)]
-        extents = {str(name): int(value) for name, value in entry["extents"].items()}
-        values = {name: len({other.get(name) for other in same}) for name in sorted(extents)}
-        along = max(values, key=lambda name: values[name], default="")
+        of_class = values.setdefault(_class_of(entry), {})
+        for name, value in entry["extents"].items():
+            of_class.setdefault(name, set()).add(value)
+    rows = []
+    for index, entry in enumerate(entries):
+        extents, of_class = entry["extents"], values[_class_of(entry)]
+        along = max(sorted(extents), key=lambda name: len(of_class[name]), default="")
         others = " ".join(f"{name}={value}" for name, value in extents.items() if name != along)
         rows.append(
             {
                 "file": path.name,
                 "name": f"{entry['layout_class']} {others}",
-                "target": str(entry["target"]),
+                "target": entry["target"],
                 "symbols": {along: extents[along]} if along else {},
                 "correct": True,  # others have no entry
-                "microseconds": float(entry["plans"][0]["us"]),
+                "microseconds": _fastest(path, index, entry["plans"]),
                 "tflops": None,
             }
         )
     return rows
+
+
+def _fastest(path: Path, index: int, plans: list[dict[str, Any]]) -> float:
+    """Its time, which a build has no use for and does not look at."""
+    if not plans:
+        raise UsageError(f"tuning file {str(path)!r}: entries[{index}] has no plan, want one")
+    us = plans[0].get("us")
+    try:
+        return _number(us)
+    except (TypeError, ValueError, OverflowError):
+        raise UsageError(
+            f"tuning file {str(path)!r}: entries[{index}]: plans[0]: us is {reprlib.repr(us)}, "
+            "want microseconds"
+        ) from None
+
+
+def _number(value: Any) -> float:
+    """One that a chart may have.
+
+    Raises:
+        ValueError: it is negative, or none that JSON has.
+        OverflowError: it is an integer beyond all such numbers.
+    """
+    number = float(value)
+    if not 0 <= number < math.inf:
+        raise ValueError(f"got {number}, want a number of at least 0")
+    return number
 
 
 def _class_of(entry: dict[str, Any]) -> tuple[Any, ...]:
@@ -145,15 +180,15 @@ def _build_row(path: Path) -> tuple[dict[str, Any], dict[str, float]]:
             "graphs": len(document["graphs"]),
             "compiled": int(document["kernels"]["compiled"]),
             "hits": int(document["kernels"]["hits"]),
-            "seconds": float(document["seconds"]),
+            "seconds": _number(document["seconds"]),
         }
         times = {
-            str(kernel["key"]): float(kernel["seconds"])
+            str(kernel["key"]): _number(kernel["seconds"])
             for graph in document["graphs"]
             for kernel in graph["kernels"]
             if kernel["compiled"]
         }
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         raise UsageError(f"{path}: not a document of `build --json`") from None
     return row, times
 

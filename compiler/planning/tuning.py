@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import os
+import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,11 @@ from typing import Any
 from cudnn_aot.cache.canonical import canonical_digest
 from cudnn_aot.compiler.planning.knobs import knob_type
 from cudnn_aot.compiler.target.target import Target
-from cudnn_aot.errors import UsageError
+from cudnn_aot.errors import UsageError, did_you_mean
 
 FORMAT = 1
 _FIELDS = {"family": str, "target": str, "layout_class": str, "extents": dict, "plans": list}
+_KIND_WORDS = {str: "a string", dict: "an object", list: "a list"}
 
 # An engine's name and public knobs.
 Choice = tuple[str, dict[knob_type, int]]
@@ -118,17 +120,18 @@ def read_entries(path: str | Path) -> list[dict[str, Any]]:
     if os.path.exists(path) and not os.path.isfile(path):  # a FIFO would be waited for without end
         raise UsageError(f"tuning file {str(path)!r} is not a regular file")
     try:
-        document = json.loads(Path(path).read_text(encoding="utf-8"))
+        text = Path(path).read_text(encoding="utf-8")
+        document = json.loads(text, parse_constant=_refuse_constant)
     except OSError as error:
         raise UsageError(f"tuning file {str(path)!r}: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
         raise UsageError(f"tuning file {str(path)!r} is not JSON: {error}") from None
     found = document.get("format") if isinstance(document, dict) else None
     if type(found) is not int or found != FORMAT:
-        raise UsageError(f"tuning file {str(path)!r}: format is {found!r}, want {FORMAT}")
+        raise UsageError(f"tuning file {str(path)!r}: format is {_short(found)}, want {FORMAT}")
     listed = document.get("entries")
     if not isinstance(listed, list):
-        raise UsageError(f"tuning file {str(path)!r}: entries is {listed!r}, want a list")
+        raise UsageError(f"tuning file {str(path)!r}: entries is {_short(listed)}, want a list")
     seen: set[str] = set()
     for index, entry in enumerate(listed):
         fault = _fault(entry)
@@ -140,6 +143,10 @@ def read_entries(path: str | Path) -> list[dict[str, Any]]:
     return listed
 
 
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is no number of JSON")
+
+
 def place_of(entry: Mapping[str, Any]) -> str:
     """What an entry is about; a file has one entry about it."""
     fields = ("family", "target", "layout_class", "extents")
@@ -148,18 +155,34 @@ def place_of(entry: Mapping[str, Any]) -> str:
 
 def _fault(entry: Any) -> str | None:
     if not isinstance(entry, dict):
-        return f"got {type(entry).__name__}, want an object"
+        return f"got {_short(entry)}, want an object"
     for name, kind in _FIELDS.items():
         if not isinstance(entry.get(name), kind):
-            return f"{name} is {entry.get(name)!r}, want {kind.__name__}"
-    if not all(type(value) is int for value in entry["extents"].values()):
-        return f"extents are {entry['extents']!r}, want integers"
-    for plan in entry["plans"]:
-        if not isinstance(plan, dict) or not isinstance(plan.get("engine"), str):
-            return f"got plan {plan!r}, want an engine and knobs"
-        knobs = plan.get("knobs")
-        if not isinstance(knobs, dict) or not all(
-            name in knob_type.__members__ and type(value) is int for name, value in knobs.items()
-        ):
-            return f"knobs are {knobs!r}, want knob types and integers"
+            return f"{name} is {_short(entry.get(name))}, want {_KIND_WORDS[kind]}"
+    for name, value in entry["extents"].items():
+        if type(value) is not int:
+            return f"extent {_short(name)} is {_short(value)}, want an integer"
+    for place, plan in enumerate(entry["plans"]):
+        if fault := _plan_fault(plan):
+            return f"plans[{place}]: {fault}"
     return None
+
+
+def _plan_fault(plan: Any) -> str | None:
+    if not isinstance(plan, dict):
+        return f"got {_short(plan)}, want an object with engine and knobs"
+    if not isinstance(plan.get("engine"), str):
+        return f"engine is {_short(plan.get('engine'))}, want the name of one"
+    if not isinstance(plan.get("knobs"), dict):
+        return f"knobs is {_short(plan.get('knobs'))}, want knob types with integers"
+    for name, value in plan["knobs"].items():
+        if name not in knob_type.__members__:
+            near = did_you_mean(name, knob_type.__members__)
+            return f"got knob {_short(name)}{near}, want one of the knob types"
+        if type(value) is not int:
+            return f"knob {name} is {_short(value)}, want an integer"
+    return None
+
+
+def _short(value: Any) -> str:
+    return reprlib.repr(value)

@@ -333,7 +333,60 @@ def test_a_tuning_file_is_drawn_as_a_line(built_store: Path, tmp_path: Path) -> 
     assert {bench["name"] for bench in benches} == {"kk -> FLOAT batch=1 n=64 k=32"}
     times = {bench["symbols"]["m"]: bench["microseconds"] for bench in benches}
     assert times == {1: 2.0, 4: 8.0, 16: 32.0}
-    entries[0]["plans"] = []
-    file.write_text(json.dumps({"format": 1, "entries": entries}))
+
+
+def tuning_file(path: Path, *times: Any) -> Path:
+    about = {"family": "gemm", "target": "cpu", "layout_class": "kk -> FLOAT"}
+    plan = {"engine": "gemm.host.blocked", "knobs": {}}
+    entries = [
+        {**about, "extents": {"m": m}, "plans": [] if us is None else [{**plan, "us": us}]}
+        for m, us in enumerate(times)
+    ]
+    path.write_text(json.dumps({"format": 1, "entries": entries}))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("us", "said"),
+    [
+        (None, "entries[1] has no plan, want one"),
+        ("fast", "entries[1]: plans[0]: us is 'fast', want microseconds"),
+        ([], "entries[1]: plans[0]: us is [], want microseconds"),
+        (-1.0, "entries[1]: plans[0]: us is -1.0, want microseconds"),
+        (10**400, "entries[1]: plans[0]: us is 1000"),
+        (float("nan"), "is not JSON: NaN is no number of JSON"),
+        (float("inf"), "is not JSON: Infinity is no number of JSON"),
+    ],
+    ids=["none", "string", "list", "negative", "huge", "nan", "infinite"],
+)
+def test_a_time_that_no_chart_has_is_refused(
+    built_store: Path, tmp_path: Path, us: Any, said: str
+) -> None:
+    file = tuning_file(tmp_path / "cpu.json", 1.0, us)
     done = run_cli("report", "--json", "--store", built_store, "--bench", file)
-    assert_one_line_error(done, 2, "not a document of `run --bench --json`, and no tuning file")
+    assert_one_line_error(done, 2, f"tuning file {str(file)!r}", said)
+
+
+@pytest.mark.parametrize(
+    "seconds", ["NaN", "Infinity", "-1", "1e999", "1" + "0" * 400], ids=lambda text: text[:8]
+)
+def test_a_document_without_numbers_is_none(
+    built_store: Path, tmp_path: Path, seconds: str
+) -> None:
+    timed = {"name": "up", "target": "cpu", "symbols": {}, "correct": True, "tflops": 1.0}
+    runs = json.dumps({"runs": [{**timed, "microseconds": 0.125}]})
+    made = {"jobs": 1, "graphs": [], "kernels": {"compiled": 0, "hits": 0}, "seconds": 0.125}
+    for option, text in (("--bench", runs), ("--build", json.dumps(made))):
+        file = tmp_path / "document.json"
+        for said, code in (("0.125", 0), (seconds, 2)):
+            file.write_text(text.replace("0.125", said))
+            done = run_cli("report", "--json", "--store", built_store, option, file)
+            assert done.returncode == code, done.stderr
+        assert_one_line_error(done, 2, f"{file}: not a document of `")
+
+
+def test_a_tuning_file_of_another_format_is_refused(built_store: Path, tmp_path: Path) -> None:
+    file = tuning_file(tmp_path / "cpu.json", 1.0)
+    file.write_text(file.read_text().replace('"format": 1', '"format": 2'))
+    done = run_cli("report", "--json", "--store", built_store, "--bench", file)
+    assert_one_line_error(done, 2, f"tuning file {str(file)!r}: format is 2, want 1")
