@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import secrets
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 _STANDARD = (1, 2)
@@ -54,6 +56,21 @@ def write_output(path: Path, data: bytes) -> None:
         replace(final, data)
 
 
+def check_output(path: Path) -> None:
+    """Raise what `write_output` would, as far as that is known before there is anything to write.
+
+    Raises:
+        OSError: as of `write_output`.
+    """
+    final = replaceable(path)
+    if final is None:
+        _check_stream(path)
+    else:
+        stage = _stage(final)
+        stage.touch(exist_ok=False)
+        stage.unlink()
+
+
 def replace(path: Path, data: bytes, sync: bool = False) -> None:
     """Let a name be that of a new file with these bytes, whatever it was before, a link too.
 
@@ -63,7 +80,7 @@ def replace(path: Path, data: bytes, sync: bool = False) -> None:
     Raises:
         OSError: the system refuses; the name is as it was.
     """
-    stage = path.with_name(f".{secrets.token_hex(8)}.tmp")
+    stage = _stage(path)
     try:
         with stage.open("xb") as stream:
             stream.write(data)
@@ -76,15 +93,40 @@ def replace(path: Path, data: bytes, sync: bool = False) -> None:
         raise
 
 
+def _stage(path: Path) -> Path:
+    """A new file beside ``path``, to be renamed."""
+    return path.with_name(f".{secrets.token_hex(8)}.tmp")
+
+
+def _check_stream(path: Path) -> None:
+    mode = path.stat().st_mode
+    if standard_stream(path) is None and not (stat.S_ISCHR(mode) or stat.S_ISFIFO(mode)):
+        kind = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+        raise OSError(kind, os.strerror(kind), str(path))
+
+
 def _write_into(path: Path, data: bytes) -> None:
+    _check_stream(path)
     standard = standard_stream(path)
     if standard is not None:  # opened anew, a file would be written from its start once more
         descriptor = os.dup(standard)
     else:
-        mode = path.stat().st_mode
-        if not (stat.S_ISCHR(mode) or stat.S_ISFIFO(mode)):
-            kind = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
-            raise OSError(kind, os.strerror(kind), str(path))
         descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOCTTY)
     with os.fdopen(descriptor, "wb") as stream:
         stream.write(data)
+
+
+@contextlib.contextmanager
+def exclusive(path: Path) -> Iterator[None]:
+    """Hold what lets one process at a time read a file, change it and write it anew.
+
+    That is a lock on the folder, so that nothing is left behind. Where there are no locks, nothing
+    is held.
+    """
+    descriptor = os.open(Path(os.path.realpath(path)).parent, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,10 +1,11 @@
 """Files that commands write beside the store."""
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from cudnn_aot.cache.output import standard_stream, write_output
+from cudnn_aot.cache.output import check_output, standard_stream, write_output
 from cudnn_aot.cli.output import complain, say
 from cudnn_aot.errors import Error, UsageError
 
@@ -22,8 +23,26 @@ def publish(path: Path, text: str, what: str) -> Callable[[str], None]:
         Error: the system refuses.
     """
     tell = complain if standard_stream(path) == 1 else say
-    try:
+    with _refusals(path, what):
         write_output(path, text.encode())
+    return tell
+
+
+def check_path(path: Path, what: str) -> None:
+    """Refuse what `publish` would, ahead of the work that ``what`` takes.
+
+    Raises:
+        UsageError: as of `publish`.
+        Error: likewise.
+    """
+    with _refusals(path, what):
+        check_output(path)
+
+
+@contextmanager
+def _refusals(path: Path, what: str) -> Iterator[None]:
+    try:
+        yield
     except BrokenPipeError:
         raise  # who reads the stream has seen enough
     except OSError as error:
@@ -31,4 +50,3 @@ def publish(path: Path, text: str, what: str) -> Callable[[str], None]:
         raise kind(
             f"{path}: cannot write {what}: {(error.strerror or str(error)).lower()}"
         ) from None
-    return tell

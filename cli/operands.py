@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cudnn_aot.cache.jobs import available_memory_bytes
+from cudnn_aot.cli.options import check_symbols
 from cudnn_aot.cli.table import format_bytes
 from cudnn_aot.compiler.graph.enums import data_type, moe_grouped_matmul_mode
 from cudnn_aot.compiler.graph.extents import Extent, evaluate
@@ -20,7 +21,7 @@ from cudnn_aot.compiler.graph.tensor import Tensor
 from cudnn_aot.compiler.reference.execute import execute, random_operands
 from cudnn_aot.compiler.reference.storage import from_storage, storage_dtype, to_storage
 from cudnn_aot.compiler.reference.tolerance import tolerances
-from cudnn_aot.errors import RequirementError, UsageError, did_you_mean
+from cudnn_aot.errors import RequirementError, UsageError
 
 _POISON = 0xFF  # a NaN in every floating dtype
 # And one of a sign and payload that no arithmetic gives.
@@ -58,10 +59,7 @@ class Operands:
 
 def choose_symbols(graph: Graph, given: Mapping[str, int]) -> dict[str, int]:
     """Values of the graph's symbols: those given, else what planning ranked for."""
-    unknown = sorted(set(given) - set(graph.symbols))
-    if unknown:
-        near, known = did_you_mean(unknown[0], graph.symbols), ", ".join(graph.symbols) or "none"
-        raise UsageError(f"--symbol: the graph has no symbol {unknown[0]!r}{near}; it has: {known}")
+    check_symbols(given, graph.symbols)
     chosen = {name: given.get(name, symbol.planned) for name, symbol in graph.symbols.items()}
     for name, value in chosen.items():
         refused = graph.symbols[name].refuse(value)

@@ -1,7 +1,7 @@
 """Options that mean the same on every command, and how the store is chosen."""
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,7 +23,7 @@ from cudnn_aot.cli.completion import (
 )
 from cudnn_aot.cli.output import complain
 from cudnn_aot.cli.settings import BY_NAME, DEFAULT, Choice, choose
-from cudnn_aot.errors import UsageError
+from cudnn_aot.errors import UsageError, did_you_mean
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -294,6 +294,15 @@ def engines_option(command: _F) -> _F:
         shell_complete=complete_engines,
         help="Whose plans: native (the default), cudnn (needs a GPU of the target's kind).",
     )(command)
+
+
+def check_symbols(given: Iterable[str], known: Collection[str], *, of_all: bool = False) -> None:
+    """Refuse ``--symbol`` of a name that is not ``known``, of a graph or of all that are taken."""
+    unknown = sorted(set(given) - set(known))
+    if unknown:
+        near, names = did_you_mean(unknown[0], known), ", ".join(known) or "none"
+        none, have = ("no graph has a", "they have") if of_all else ("the graph has no", "it has")
+        raise UsageError(f"--symbol: {none} symbol {unknown[0]!r}{near}; {have}: {names}")
 
 
 def split_list(values: Iterable[str]) -> tuple[str, ...]:

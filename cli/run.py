@@ -1,8 +1,9 @@
 """``cudnn-aot run``: execute stored plans as serving does, and compare with the reference."""
 
+import contextlib
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from cudnn_aot.cache.layers import AnyReader
 from cudnn_aot.cli.completion import complete_plans
 from cudnn_aot.cli.options import (
     StoreChoice,
+    check_symbols,
     choose_keys,
     choose_store,
     json_option,
@@ -122,6 +124,8 @@ def run(
     given = _parse_symbols(symbols)
     if everything:
         chosen = all_names(reader, target)
+        if given:
+            check_symbols(given, _symbols_of(reader, chosen), of_all=True)
     else:
         chosen = [(name, target or only_target(reader, name)) for name in names]
     runner = _Runner(
@@ -184,7 +188,7 @@ class _Runner:
         from cudnn_aot.cli import operands as ops
 
         plan = self._store.plan(name, target)
-        graph = self._graph(plan.target, plan.graph_key)
+        graph = _graph(self._reader, plan.target, plan.graph_key)
         given = self._symbols
         if not self._strict:  # with --all a symbol need not belong to every graph
             given = {symbol: v for symbol, v in given.items() if symbol in graph.symbols}
@@ -205,11 +209,22 @@ class _Runner:
             microseconds=microseconds,
         )
 
-    def _graph(self, target: str, graph_key: str) -> "Graph":
-        from cudnn_aot.compiler.formats import graph_json
 
-        pointer = self._reader.pointer(target, graph_key)
-        return graph_json.loads(self._reader.blob(pointer["graph"]).decode())
+def _graph(reader: AnyReader, target: str, graph_key: str) -> "Graph":
+    from cudnn_aot.compiler.formats import graph_json
+
+    pointer = reader.pointer(target, graph_key)
+    return graph_json.loads(reader.blob(pointer["graph"]).decode())
+
+
+def _symbols_of(reader: AnyReader, chosen: Iterable[tuple[str, str | None]]) -> list[str]:
+    """Those of all graphs; a damaged one is left to whoever runs it to report."""
+    symbols: dict[str, None] = {}
+    for name, target in chosen:
+        with contextlib.suppress(Error):
+            key = reader.name(target or "", name)["graph_key"]
+            symbols |= dict.fromkeys(_graph(reader, target or "", key).symbols)
+    return list(symbols)
 
 
 def _engine_at(plan: Any, symbols: Mapping[str, int]) -> str:
@@ -299,6 +314,8 @@ def _parse_symbols(texts: tuple[str, ...]) -> dict[str, int]:
         name, equals, value = text.partition("=")
         if not (name and equals and value.isdecimal() and len(value) < 20):
             raise UsageError(f"--symbol: got {text[:80]!r}, want NAME=NUMBER, for example M=17")
+        if name in symbols:
+            raise UsageError(f"--symbol: {name!r} is given twice, want one number")
         symbols[name] = int(value)
     return symbols
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,10 +13,17 @@ import click
 
 from cudnn_aot.cache.layers import AnyReader
 from cudnn_aot.cache.layout import providers_of
-from cudnn_aot.cache.output import replaceable
+from cudnn_aot.cache.output import exclusive, replaceable
 from cudnn_aot.cache.plan_record import need_servable, parse_record
 from cudnn_aot.cli.completion import complete_files, complete_plans
-from cudnn_aot.cli.options import choose_store, json_option, store_option, target_option
+from cudnn_aot.cli.files import check_path, publish
+from cudnn_aot.cli.options import (
+    check_symbols,
+    choose_store,
+    json_option,
+    store_option,
+    target_option,
+)
 from cudnn_aot.cli.output import complain, print_json, say
 from cudnn_aot.cli.run import all_names, only_target
 from cudnn_aot.cli.table import format_table, plural
@@ -36,6 +43,7 @@ if TYPE_CHECKING:
 # another release of the kernels decide otherwise.
 _KEPT, _NEARLY = 5, 1.10
 _SAMPLE = 1 << 18  # elements of an output that are compared for each plan
+_WHAT = "the tuning file"
 _STEP = 4  # between the values of a symbol that are measured unless some are given
 
 
@@ -121,8 +129,8 @@ class _Case:
 )  # fmt: skip
 @click.option(
     "--symbol", "symbols", multiple=True, metavar="M=1,16,64",
-    help="The values of a symbol to measure at. Default: its domain in steps of four times, and "
-    "its hint.",
+    help="The values of a symbol to measure at; may be repeated. Default: its domain in steps of "
+    "four times, and its hint.",
 )  # fmt: skip
 @click.option(
     "--rounds", type=click.IntRange(1, 1000), default=10, show_default=True,
@@ -159,16 +167,11 @@ def tune(
     cudnn-aot build graphs --target h200 --all-configs --store candidates
     cudnn-aot tune --store candidates -o h200.json
     """
-    from cudnn_aot.compiler.planning.tuning import place_of, read_entries
-
     choice = choose_store(store)
     choice.check_writers()
     reader = choice.pinned_reader()
     given = _parse_symbols(symbols)
-    path = Path(output)
-    is_stream = os.path.exists(path) and replaceable(path) is None  # to write into, once
-    known = read_entries(path) if os.path.exists(path) and not is_stream else []
-    entries = {place_of(entry): entry for entry in known}
+    file = _TuningFile(Path(output))
     if names:
         chosen = [(name, _owner(reader, name, target)) for name in names]
     else:
@@ -176,22 +179,33 @@ def tune(
     tuner = _Tuner(reader, rounds, seed, device)
     cases: list[_Case] = []
     failed = 0
-    done: set[tuple[str, str]] = set()
+
+    def fail(name: str, error: Error | MemoryError) -> None:
+        nonlocal failed
+        failed += 1
+        complain(f"error: {name}: {' '.join(str(error).split()) or 'not enough memory'}")
+
+    found: dict[tuple[str, str], _Stored] = {}  # once, of several names of a graph the first
     for name, holder in chosen:
         try:
             stored = _Stored.read(reader, name, holder)
-            if (holder, stored.graph_key) in done:
-                continue  # another name of the same graph
-            done.add((holder, stored.graph_key))
-            if len(stored.digests) < 2 and not names:
-                continue
-            for values in _values(stored.graph, given, strict=bool(names)):
+            found.setdefault((holder, stored.graph_key), stored)
+        except UsageError:
+            raise
+        except Error as error:
+            fail(name, error)
+    several = [each for each in found.values() if names or len(each.digests) > 1]
+    if several and not names:  # a symbol need not belong to every graph then
+        known = dict.fromkeys(name for each in several for name in each.graph.symbols)
+        check_symbols(given, known, of_all=True)
+    points = [list(_values(each.graph, given, strict=bool(names))) for each in several]
+    for stored, every in zip(several, points, strict=True):
+        try:
+            for values in every:
                 case = tuner.measure(stored, values)
                 cases.append(case)
                 if case.best is not None:  # each at once: who ends this early keeps what there is
-                    entries[place_of(case.entry)] = case.to_entry()
-                    if not is_stream:
-                        _write(path, list(entries.values()))
+                    file.add(case.to_entry())
                 for line in case.faults:
                     complain(f"error: {line}")
                 if not as_json:
@@ -199,20 +213,66 @@ def tune(
         except UsageError:
             raise
         except (Error, MemoryError) as error:
-            failed += 1
-            complain(f"error: {name}: {' '.join(str(error).split()) or 'not enough memory'}")
+            fail(stored.name, error)
     if not cases and not failed:
-        raise NotInStoreError(
-            f"nothing to measure in {reader.where}: no graph has more than one plan: build it with "
-            "--all-configs"
-        )
-    tell = _write(path, list(entries.values())) if is_stream and entries else say
+        raise NotInStoreError(_why_nothing(reader.where, found.values()))
+    tell = file.finish()
     if as_json:
         print_json({"store": reader.where, "cases": [case.to_json() for case in cases]})
     else:
         for line in _report(cases):
             tell(line)
     return 1 if failed or any(case.faults for case in cases) else 0
+
+
+def _why_nothing(where: str, stored: Collection[_Stored]) -> str:
+    if any(each.has_every_config for each in stored):
+        why = "its engines have one plan of each graph: name a graph to measure that"
+    else:
+        why = "no graph has more than one plan: build it with --all-configs"
+    return f"nothing to measure in {where}: {why}"
+
+
+class _TuningFile:
+    """What is written to: each entry at once, or a stream at the end.
+
+    Others may write to the same file meanwhile, as for the other GPUs of this machine: an entry is
+    put into the file as it is then.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._is_stream = os.path.exists(path) and replaceable(path) is None
+        self._measured: dict[str, dict[str, Any]] = {}
+        if not self._is_stream:
+            self._read()
+        check_path(path, _WHAT)
+
+    def add(self, entry: dict[str, Any]) -> None:
+        from cudnn_aot.compiler.planning.tuning import place_of
+
+        self._measured[place_of(entry)] = entry
+        if not self._is_stream:
+            with exclusive(self._path):
+                self._write(self._read() | self._measured)
+
+    def finish(self) -> Callable[[str], None]:
+        """What tells of it in a line, as `publish` does."""
+        return self._write(self._measured) if self._is_stream and self._measured else say
+
+    def _read(self) -> dict[str, dict[str, Any]]:
+        from cudnn_aot.compiler.planning.tuning import place_of, read_entries
+
+        entries = read_entries(self._path) if os.path.exists(self._path) else []
+        return {place_of(entry): entry for entry in entries}
+
+    def _write(self, entries: Mapping[str, dict[str, Any]]) -> Callable[[str], None]:
+        import json
+
+        from cudnn_aot.compiler.planning.tuning import FORMAT
+
+        lines = ",\n".join(f"  {json.dumps(entry, sort_keys=True)}" for entry in entries.values())
+        return publish(self._path, f'{{"format": {FORMAT}, "entries": [\n{lines}\n]}}\n', _WHAT)
 
 
 def _owner(reader: AnyReader, name: str, target: str | None) -> str:
@@ -238,6 +298,7 @@ class _Stored:
     graph: Graph
     uids: dict[str, int]
     digests: tuple[str, ...]
+    has_every_config: bool
 
     @classmethod
     def read(cls, reader: AnyReader, name: str, target: str) -> _Stored:
@@ -245,11 +306,19 @@ class _Stored:
 
         found = reader.name(target, name)
         pointer = reader.pointer(target, found["graph_key"])
-        native = providers_of(pointer).get("native", {"records": []})
+        native: Mapping[str, Any] = providers_of(pointer).get("native", {"records": []})
         if not native["records"]:
             raise NotInStoreError(f"it has no plan of our engines for {target}")
         graph = graph_json.loads(reader.blob(pointer["graph"]).decode())
-        return cls(name, target, found["graph_key"], graph, found["uids"], tuple(native["records"]))
+        return cls(
+            name=name,
+            target=target,
+            graph_key=found["graph_key"],
+            graph=graph,
+            uids=found["uids"],
+            digests=tuple(native["records"]),
+            has_every_config=native.get("all_configs", False),
+        )
 
 
 class _Tuner:
@@ -312,10 +381,8 @@ def _values(
     graph: Graph, given: Mapping[str, Sequence[int]], *, strict: bool
 ) -> Iterator[dict[str, int]]:
     """The values of its symbols to measure at: those given, else a ladder of each domain."""
-    unknown = [name for name in given if name not in graph.symbols]
-    if unknown and strict:
-        known = ", ".join(graph.symbols) or "none"
-        raise UsageError(f"--symbol: the graph has no symbol {unknown[0]!r}; it has: {known}")
+    if strict:
+        check_symbols(given, graph.symbols)
     if not graph.symbols:
         yield {}
         return
@@ -342,26 +409,15 @@ def _ladder(symbol: Any) -> list[int]:
 
 
 def _parse_symbols(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    symbols = {}
+    symbols: dict[str, tuple[int, ...]] = {}
     for text in texts:
         name, equals, values = text.partition("=")
         parts = values.split(",")
         if not (name and equals) or not all(p.isdecimal() and len(p) < 20 for p in parts):
             raise UsageError(f"--symbol: got {text[:80]!r}, want NAME=NUMBERS, for example M=1,64")
-        symbols[name] = tuple(dict.fromkeys(map(int, parts)))
+        every = (*symbols.get(name, ()), *map(int, parts))
+        symbols[name] = tuple(dict.fromkeys(every))
     return symbols
-
-
-def _write(path: Path, entries: list[dict[str, Any]]) -> Callable[[str], None]:
-    """Write the tuning file; returns what tells of it in a line, as `publish` does."""
-    import json
-
-    from cudnn_aot.cli.files import publish
-    from cudnn_aot.compiler.planning.tuning import FORMAT
-
-    lines = ",\n".join(f"  {json.dumps(entry, sort_keys=True)}" for entry in entries)
-    text = f'{{"format": {FORMAT}, "entries": [\n{lines}\n]}}\n'
-    return publish(path, text, "the tuning file")
 
 
 def _at(symbols: Mapping[str, int]) -> str:

@@ -221,6 +221,8 @@ def test_bad_run_arguments(store_copy: Path) -> None:
         (("up", "--symbol", "M"), "'M'"),
         (("up", "--symbol", "M=-1"), "M=-1"),
         (("up", "--symbol", "Q=3"), "'Q'"),
+        (("--all", "--symbol", "Q=3"), "no graph has a symbol 'Q'; they have: M"),
+        (("up", "--symbol", "M=3", "--symbol", "M=4"), "'M' is given twice, want one number"),
         (("up", "--seed", "x"), "seed"),
         (("up", "--seed", "-1"), "seed"),
         (("up", "--device", "99999999999"), "device"),

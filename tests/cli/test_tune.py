@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,7 @@ def test_wrong_commands(built_store: Path, candidates: Path, tmp_path: Path) -> 
         ("M=1,", "want NAME=NUMBERS"),
         ("N=1", "no symbol 'N'"),
         ("M=99999", "M"),
+        ("m=1", "no symbol 'm' (did you mean 'M'?); it has: M"),
     ):
         assert_one_line_error(run_cli("tune", *options, "--symbol", symbol), 2, said)
     assert_one_line_error(
@@ -128,3 +130,58 @@ def test_a_stream_gets_one_file(candidates: Path) -> None:
     entries = json.loads(done.stdout)["entries"]
     assert [entry["extents"]["m"] for entry in entries] == [1, 33]
     assert "M=33" in done.stderr
+
+
+def test_a_symbol_of_no_graph_is_refused_before_anything_is_measured(
+    candidates: Path, tmp_path: Path
+) -> None:
+    """Without a name a symbol need not belong to every graph, but to one."""
+    file = tmp_path / "f.json"
+    options = ("--store", candidates, "-o", file, "--rounds", 1)
+    done = run_cli("tune", *options, "--symbol", "m=1")
+    assert_one_line_error(done, 2, "no graph has a symbol 'm' (did you mean 'M'?); they have: M")
+    done = run_cli("tune", *options, "--symbol", "M=1", "--symbol", "M=99999")
+    assert_one_line_error(done, 2, "--symbol M: got 99999, want 0..4096")
+    assert not file.exists()
+
+
+def test_values_of_a_symbol_that_is_given_twice_are_all_measured(
+    candidates: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "f.json"
+    options = ("--store", candidates, "-o", file, "--rounds", 1)
+    run_cli("tune", *options, "--symbol", "M=7,1", "--symbol", "M=1,3")
+    assert [entry["extents"]["m"] for entry in read_entries(file)] == [7, 1, 3]
+
+
+def test_where_a_file_cannot_be_is_said_before_anything_is_measured(
+    candidates: Path, tmp_path: Path
+) -> None:
+    options = ("up", "--store", candidates, "--rounds", 1, "-o")
+    for path, said in ((tmp_path, "is a directory"), (tmp_path / "no" / "f", "no such file")):
+        done = run_cli("tune", *options, path)
+        assert_one_line_error(done, 2, f"{path}: cannot write the tuning file: {said}")
+        assert len(done.stderr.splitlines()) == 1
+    assert not list(tmp_path.glob(".*.tmp"))
+
+
+def test_engines_with_one_plan_are_no_fault_of_the_build(
+    built_store: Path, tmp_path: Path, graph_files
+) -> None:
+    store = tmp_path / "store"
+    options = ("--target", "cpu", "--all-configs", "--store", store)
+    assert run_cli("build", graph_files[0], *options).returncode == 0
+    done = run_cli("tune", "--store", store, "-o", tmp_path / "f.json")
+    assert_one_line_error(done, 1, "its engines have one plan of each graph: name a graph")
+
+
+def test_what_others_write_meanwhile_stays(candidates: Path, tmp_path: Path) -> None:
+    """Two of them at once, as on a machine with several GPUs."""
+    file = tmp_path / "f.json"
+    options = ("up", "--store", candidates, "-o", file, "--rounds", 1, "--symbol")
+    values = [f"M={','.join(map(str, range(first, 41, 2)))}" for first in (1, 2)]
+    with ThreadPoolExecutor() as pool:
+        for done in pool.map(lambda given: run_cli("tune", *options, given), values):
+            assert done.returncode == 1, done.stderr  # a plan of the store is wrong
+    assert {entry["extents"]["m"] for entry in read_entries(file)} == set(range(1, 41))
+    assert not list(tmp_path.glob(".*.tmp"))
