@@ -13,6 +13,7 @@ gated FFNs of both, replayed from CUDA graphs, B out of L2. Every result is comp
 from __future__ import annotations
 
 import argparse
+import datetime
 import itertools
 import math
 import sys
@@ -62,14 +63,14 @@ WAVES = (
 )  # fmt: skip
 DEPTHS = (2048, 8192)
 MOST_COLUMNS, MULTIPLE, ROUNDS, ERROR = 1 << 16, 16, 5, 5e-3
-HEAD = '''"""What schedules of few rows take on an H200: what ``bench/few_rows.py`` printed."""
+HEAD = '''"""What schedules of few rows take on an H200: ``bench/few_rows.py`` on {date}."""
 
 from cudnn_aot.recipes.gemm.config import GemmConfig, GemvConfig, TileClass
 from cudnn_aot.recipes.gemm.few_rows import Row, Table
 
 # fmt: off
 # ruff: noqa: E501  (a row is a line)
-TABLES = {'''
+TABLES = {{'''
 
 
 def schedules(size: int, products: int) -> Iterator[tuple[int, Any]]:
@@ -242,7 +243,7 @@ def measure(path: str) -> None:
     from cudnn_aot import runtime
 
     store = runtime.open(path, target="h200")
-    print(HEAD)
+    print(HEAD.format(date=datetime.date.today()))
     for size, products in KINDS:
         print(f"TileClass({size}, {products}): Table((")
         for row in first_choices(list(measured(store, size, products))):

@@ -107,7 +107,7 @@ def _run(arguments: list[str]) -> int:
         else:
             line = (
                 f"module {error.name!r} is not installed: pip install 'cudnn-aot[compile]' on a "
-                "build machine, numpy for `run` on a serving machine"
+                "build machine, numpy for `run` and `tune` on a serving machine"
             )
         return fail("ModuleNotFoundError", line, 1)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What schedules of few rows take on an H200: what ``bench/few_rows.py`` printed."""
+"""What schedules of few rows take on an H200: ``bench/few_rows.py`` on 2026-12-01."""
 
 from cudnn_aot.recipes.gemm.config import GemmConfig, GemvConfig, TileClass
 from cudnn_aot.recipes.gemm.few_rows import Row, Table

@@ -82,9 +82,11 @@ def _few_rows(
         engines[GemmConfig] = SM90_PERSISTENT
     if SM90_GEMV in offered:
         engines[GemvConfig] = SM90_GEMV
-    last = table.times(*(cases[-1][name] for name in "mnk"))
+    most = cases[-1]["m"]
+    times = table.times(most, cases[-1]["n"], cases[-1]["k"])
     for config in table.rank(cases, tuple(engines)):
-        why = f"{last[config]:.1f} us {of}on an H200, by the table of few rows"
+        us = f"{times[config]:.1f} us for {most} row{'s' * (most != 1)}"
+        why = f"{us} {of}on an H200, by the table of few rows"
         yield PlanConfig(engines[type(config)], config, why)
 
 

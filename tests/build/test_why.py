@@ -64,7 +64,7 @@ def test_ranges_of_a_symbol_are_named_with_their_plans():
     ranges = explained.plans[0].ranges
     assert ranges[0].range == "M=1..16" and ranges[-1].range.endswith("..8192")
     assert ranges[0].name.startswith("gemm.sm90.persistent[")
-    assert ranges[0].why.endswith(" us on an H200, by the table of few rows")
+    assert ranges[0].why.endswith(" us for 16 rows on an H200, by the table of few rows")
     assert ranges[-1].name.startswith("gemm.sm90.persistent[")
     assert [part.why for part in ranges if part.why.endswith("best at M=600")]  # the hint
     assert ranges[-1].why.startswith("the model's best at M=") and "8192" in ranges[-1].why
