@@ -11,7 +11,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from cudnn_aot.errors import LaunchError, RefusedError, RequirementError
@@ -44,6 +44,9 @@ class Measured:
 
 Call = Callable[[], None]
 
+# Of a plan, that say nothing of the others.
+_REFUSALS = (LaunchError, RefusedError, RequirementError)
+
 
 def measure(
     plans: Sequence[Any],
@@ -65,11 +68,13 @@ def measure(
         plans[0].prepare(device)  # says what this machine lacks better than CUDA's runtime does
     with place(operands, device, [plan.workspace_bytes(symbols) for plan in plans]) as bench:
         checked = [_check(plan, bench, operands, reference, symbols) for plan in plans]
-        timed = {
-            index: bench.timer(plans[index], symbols)
-            for index, found in enumerate(checked)
-            if not found.fault
-        }
+        timed: dict[int, Callable[[], float]] = {}
+        for index, found in enumerate(checked):
+            if not found.fault:
+                try:
+                    timed[index] = bench.timer(plans[index], symbols)
+                except _REFUSALS as error:
+                    checked[index] = replace(found, fault=_in_a_line(error))
         times: dict[int, list[float]] = {index: [] for index in timed}
         left = set(timed)
         for number in range(rounds):
@@ -98,11 +103,15 @@ def _check(
         buffer.poison()
     try:
         bench.run(plan, symbols)
-    except (LaunchError, RefusedError, RequirementError) as error:
-        return Measured(None, fault=" ".join(str(error).split()))
+    except _REFUSALS as error:
+        return Measured(None, fault=_in_a_line(error))
     worst = reference.worst_error(operands.outputs)
     fault = "" if worst <= 1.0 else f"wrong result: {worst:.3g} times the tolerance"
     return Measured(None, 0, worst, fault)
+
+
+def _in_a_line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 class _Bench:
@@ -145,19 +154,24 @@ def _on_cpu(operands: Operands, device: int, workspaces: Sequence[int]) -> Itera
 
 
 class _Gpu(_Bench):
-    def __init__(self, gpu: Any, operands: Operands, workspace_bytes: int) -> None:
+    def __init__(self, gpu: Any, operands: Operands) -> None:
         self._gpu, self._operands = gpu, operands
+        self._taken: list[int] = []
+        self._graphs: list[int] = []
+        self._workspace = 0
+        self._sets: list[dict[int, Any]] = []
+
+    def allocate(self, workspace_bytes: int) -> None:
+        """The workspace and the sets of operands; what there is when it fails, `close` frees."""
+        gpu, operands = self._gpu, self._operands
         buffers = (*operands.inputs, *operands.outputs)
         total = sum(buffer.flat.nbytes for buffer in buffers)
         count = min(_SETS, max(2, -(-2 * gpu.l2_bytes // max(total, 1))))
-        self._taken: list[int] = []
-        self._graphs: list[int] = []
-        self._workspace = self._allocate(workspace_bytes)
-        self._sets: list[dict[int, Any]] = []
+        self._workspace = self._take(workspace_bytes)
         for _ in range(count):
             bindings: dict[int, Any] = dict(operands.scalars)
             for buffer in buffers:
-                bindings[buffer.uid] = self._allocate(buffer.flat.nbytes)
+                bindings[buffer.uid] = self._take(buffer.flat.nbytes)
             self._sets.append(bindings)
         for buffer in operands.inputs:
             source = self._sets[0][buffer.uid]
@@ -201,7 +215,7 @@ class _Gpu(_Bench):
             work()
         return 1e3 * milliseconds[0]
 
-    def _allocate(self, size_bytes: int) -> int:
+    def _take(self, size_bytes: int) -> int:
         address: int = self._gpu.allocate(size_bytes)
         self._taken.append(address)
         return address
@@ -212,8 +226,9 @@ def _on_gpu(operands: Operands, device: int, workspaces: Sequence[int]) -> Itera
     from cudnn_aot.cli.device import Device
     from cudnn_aot.runtime import cudart
 
-    bench = _Gpu(Device(cudart.find(), device), operands, max(workspaces))
+    bench = _Gpu(Device(cudart.find(), device), operands)
     try:
+        bench.allocate(max(workspaces))
         yield bench
     finally:
         bench.close()

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gemm_graphs
 import pytest
 from cli_process import assert_one_line_error, run_cli
 
+from cudnn_aot import runtime
 from cudnn_aot.cache.canonical import canonical_bytes
 from cudnn_aot.cache.layout import providers_of
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.cache.writer import StoreWriter
+from cudnn_aot.cli import device, measure
+from cudnn_aot.cli.operands import Reference, make_operands
 from cudnn_aot.compiler.build.records import provider, with_provider
+from cudnn_aot.compiler.formats import graph_json
 from cudnn_aot.compiler.planning.tuning import load_tuning, read_entries
+from cudnn_aot.errors import LaunchError
+from cudnn_aot.runtime import cudart
 
 ENGINE = "gemm.host.blocked"
 SLOW, WRONG, FAST = {"STAGES": 2}, {"STAGES": 3}, {"STAGES": 4}
@@ -185,3 +193,73 @@ def test_what_others_write_meanwhile_stays(candidates: Path, tmp_path: Path) -> 
             assert done.returncode == 1, done.stderr  # a plan of the store is wrong
     assert {entry["extents"]["m"] for entry in read_entries(file)} == set(range(1, 41))
     assert not list(tmp_path.glob(".*.tmp"))
+
+
+class StandIn:
+    """A device with room for some allocations."""
+
+    l2_bytes = 1 << 20
+
+    def __init__(self, room: int) -> None:
+        self.room, self.taken, self.launched = room, set(), 0
+        self.index, self.stream = 0, 0
+
+    def allocate(self, size_bytes: int) -> int:
+        if len(self.taken) == self.room:
+            raise LaunchError("cudaMalloc failed: out of memory (error 2)")
+        address = 256 + 256 * len(self.taken)
+        self.taken.add(address)
+        return address
+
+    def free(self, address: int) -> None:
+        self.taken.remove(address)
+
+    def free_graph(self, graph: int) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        pass
+
+    def upload(self, address: int, array: Any) -> None:
+        pass
+
+    def copy(self, target: int, source: int, size_bytes: int) -> None:
+        pass
+
+
+@pytest.mark.parametrize("room", [0, 1, 4, 1000])
+def test_what_a_graph_took_of_the_device_is_free_again(
+    monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    """Where it did not get all that it wants, too: the next graph may need less."""
+    gpu = StandIn(room)
+    monkeypatch.setattr(device, "Device", lambda path, index: gpu)
+    monkeypatch.setattr(cudart, "find", lambda: "")
+    operands = make_operands(gemm_graphs.plain("g", 16, 64, 32), {}, 0)
+    expected = pytest.raises(LaunchError) if room < 1000 else contextlib.nullcontext()
+    with expected, measure._on_gpu(operands, 0, [512]):
+        assert len(gpu.taken) == 1 + 3 * measure._SETS
+    assert not gpu.taken
+
+
+def test_a_plan_that_cannot_be_timed_is_a_fault_of_that_plan_alone(
+    monkeypatch: pytest.MonkeyPatch, built_store: Path
+) -> None:
+    plan = runtime.open(built_store).plan("up", "cpu")
+    reader = StoreReader(built_store)
+    pointer = reader.pointer("cpu", plan.graph_key)
+    graph = graph_json.loads(reader.blob(pointer["graph"]).decode())
+    operands = make_operands(graph, {"M": 3}, 0)
+    timer = measure._Cpu.timer
+    others = [plan, runtime.open(built_store).plan("up", "cpu")]
+
+    def failing(self: Any, timed: Any, symbols: Any) -> Any:
+        if timed is plan:
+            raise LaunchError("cudaStreamEndCapture failed")
+        return timer(self, timed, symbols)
+
+    monkeypatch.setattr(measure._Cpu, "timer", failing)
+    reference = Reference(graph, operands, {"M": 3}, 1 << 10)
+    bad, good = measure.measure(others, operands, reference, {"M": 3}, 0, 1)
+    assert (bad.microseconds, bad.fault) == (None, "cudaStreamEndCapture failed")
+    assert good.microseconds is not None and not good.fault
