@@ -18,7 +18,7 @@ from cudnn_aot.compiler.planning import expressions as ex
 from cudnn_aot.compiler.planning.engine import Engine, Lowering, Refusal
 from cudnn_aot.compiler.target.target import Target
 from cudnn_aot.recipes.gemm import lowering
-from cudnn_aot.recipes.gemm.capability import ANY_STRIDE, GemmCapability
+from cudnn_aot.recipes.gemm.capability import ANY_STRIDE, SM90, GemmCapability
 from cudnn_aot.recipes.gemm.facts import EpilogueOutput, GemmFacts
 from cudnn_aot.recipes.gemm.lowering import Json, KernelParts, Problem, TableBuilder, Variant
 
@@ -33,15 +33,7 @@ class GemmSm90AnyStride(Engine):
     """
 
     name = "gemm.sm90.any_stride"
-    caps = (
-        GemmCapability(
-            kind="cuda",
-            sm_lo=90,
-            sm_hi=90,
-            is_arch_specific=True,
-            **ANY_STRIDE,
-        ),
-    )
+    caps = (GemmCapability(**SM90, **ANY_STRIDE),)
 
     def lower(self, facts: GemmFacts, knobs: Any, target: Target) -> Lowering | Refusal:
         builder = TableBuilder(facts, "cuda")

@@ -39,14 +39,11 @@ FEATURES = (
     "symbolic extents",
 )
 
-FOLDS = f"reductions of the result along rows, columns or both: {', '.join(FOLDED)}"
-SCALES = "FP8 with a FLOAT scale for each block of rows and K"
-INT8_SUMS = f"INT8 summed in INT32, K up to {MAX_INT8_K}"
-
-# Of a row whose kernels take any strides: they widen every element on its own, have several
-# accumulators, and fold.
-ANY_STRIDE: dict[str, Any] = {
-    "dtypes": ANY_DTYPES,
+# Of every row of an engine for Hopper.
+SM90: dict[str, Any] = {"kind": "cuda", "sm_lo": 90, "sm_hi": 90, "is_arch_specific": True}
+# Of a row whose kernels fuse whatever facts say: they have several accumulators, fold, and widen
+# every element of the epilogue on their own.
+FUSED: dict[str, Any] = {
     "epilogue_dtypes": ANY_DTYPES,
     "products": MAX_PRODUCTS,
     "folds": True,
@@ -54,13 +51,15 @@ ANY_STRIDE: dict[str, Any] = {
     "features": (
         *FEATURES,
         f"{MAX_PRODUCTS} matmuls of one A",
-        FOLDS,
+        f"reductions of the result along rows, columns or both: {', '.join(FOLDED)}",
         "A and B of different FP8 types",
         "FP8 and INT8 in the epilogue, whose outputs saturate",
-        INT8_SUMS,
-        SCALES,
+        f"INT8 summed in INT32, K up to {MAX_INT8_K}",
+        "FP8 with a FLOAT scale for each block of rows and K",
     ),
 }
+# The same where A and B may have any strides and types.
+ANY_STRIDE: dict[str, Any] = {"dtypes": ANY_DTYPES, **FUSED}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,10 +16,10 @@ from cudnn_aot.compiler.planning.engine import Lowering, Refusal
 from cudnn_aot.compiler.target.target import Target
 from cudnn_aot.recipes.gemm import lowering, tma
 from cudnn_aot.recipes.gemm.any_stride import add_any_stride_branch
-from cudnn_aot.recipes.gemm.capability import GemmCapability
+from cudnn_aot.recipes.gemm.capability import SM90, GemmCapability
 from cudnn_aot.recipes.gemm.config import GemvConfig
 from cudnn_aot.recipes.gemm.facts import GemmFacts
-from cudnn_aot.recipes.gemm.sm90 import SM90, ScheduledEngine
+from cudnn_aot.recipes.gemm.sm90 import ScheduledEngine
 from cudnn_aot.recipes.operand import bounds
 
 TEMPLATE = "gemm.kernels.gemv:matmul"
@@ -52,7 +52,7 @@ class GemmSm90Gemv(ScheduledEngine):
 
     name = "gemm.sm90.gemv"
     schedule = GemvConfig
-    caps = (GemvCapability(**SM90),)
+    caps = (GemvCapability(dtypes=("BFLOAT16", "HALF"), alignment_bytes=tma.ALIGN_BYTES, **SM90),)
 
     def configs(self, facts: GemmFacts, target: Target) -> Iterable[GemvConfig]:
         has_few = bounds(facts.m, facts.symbols)[0] <= MAX_ROWS

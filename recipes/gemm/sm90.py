@@ -24,15 +24,7 @@ from cudnn_aot.compiler.target.target import Target
 from cudnn_aot.errors import cudnnGraphNotSupportedError
 from cudnn_aot.recipes.gemm import lowering, tma
 from cudnn_aot.recipes.gemm.any_stride import add_any_stride_branch, second_step
-from cudnn_aot.recipes.gemm.capability import (
-    ANY_DTYPES,
-    FEATURES,
-    FOLDS,
-    INT8_SUMS,
-    MAX_PRODUCTS,
-    SCALES,
-    GemmCapability,
-)
+from cudnn_aot.recipes.gemm.capability import FUSED, SM90, GemmCapability
 from cudnn_aot.recipes.gemm.config import (
     STREAM_MAX_PIECES,
     STREAM_MIN_SHARE,
@@ -52,36 +44,6 @@ GROUP_ROWS = 64
 FEW_ROWS, A_PARTS = 256, [64, 16]
 # Of the largest Hopper chip: what bounds a workspace until a device is known.
 MAX_SMS = 144
-
-# Of every row of an engine for Hopper.
-SM90: dict[str, Any] = {
-    "kind": "cuda",
-    "sm_lo": 90,
-    "sm_hi": 90,
-    "is_arch_specific": True,
-    "dtypes": ("BFLOAT16", "HALF"),
-    "alignment_bytes": tma.ALIGN_BYTES,
-}
-
-
-# Of the row of the kernel that multiplies with WGMMA.
-TENSOR_CORES: dict[str, Any] = {
-    "dtypes": ("BFLOAT16", "HALF", *FP8_DTYPES, "INT8"),
-    "absent": (("FLOAT", "tensor cores multiply it as TF32, with 10 of its 23 bits"),),
-    "epilogue_dtypes": ANY_DTYPES,
-    "products": MAX_PRODUCTS,
-    "scales": True,
-    "folds": True,
-    "features": (
-        *FEATURES,
-        f"{MAX_PRODUCTS} matmuls of one A",
-        FOLDS,
-        "A and B of different FP8 types",
-        "FP8 and INT8 in the epilogue, whose outputs saturate",
-        INT8_SUMS,
-        SCALES,
-    ),
-}
 
 
 class ScheduledEngine(Engine):
@@ -108,7 +70,15 @@ class GemmSm90Persistent(ScheduledEngine):
 
     name = "gemm.sm90.persistent"
     schedule = GemmConfig
-    caps = (GemmCapability(**SM90 | TENSOR_CORES),)
+    caps = (
+        GemmCapability(
+            dtypes=("BFLOAT16", "HALF", *FP8_DTYPES, "INT8"),
+            absent=(("FLOAT", "tensor cores multiply it as TF32, with 10 of its 23 bits"),),
+            alignment_bytes=tma.ALIGN_BYTES,
+            **SM90,
+            **FUSED,
+        ),
+    )
     numerical_notes = frozenset({numerical_note.TENSOR_CORE})
 
     def configs(self, facts: GemmFacts, target: Target) -> Iterable[GemmConfig]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from cudnn_aot.compiler.planning.engine import Engine, Lowering, Refusal
 from cudnn_aot.compiler.target.target import Target
+from cudnn_aot.recipes.gemm.capability import SM90
 from cudnn_aot.recipes.moe import lowering
 from cudnn_aot.recipes.moe.capability import MoeCapability
 from cudnn_aot.recipes.moe.facts import MoeFacts
@@ -24,7 +25,7 @@ class MoeSm90AnyStride(Engine):
     """Groups found on the device, in one launch (SCATTER: after one that zeroes); fp32 FMA."""
 
     name = "moe.sm90.any_stride"
-    caps = (MoeCapability(kind="cuda", sm_lo=90, sm_hi=90, is_arch_specific=True),)
+    caps = (MoeCapability(**SM90),)
 
     def lower(self, facts: MoeFacts, knobs: Any, target: Target) -> Lowering | Refusal:
         return lowering.lower(facts, target, any_stride_branch(facts))

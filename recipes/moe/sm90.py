@@ -15,6 +15,7 @@ from cudnn_aot.compiler.graph.enums import numerical_note
 from cudnn_aot.compiler.planning.engine import Lowering, Refusal
 from cudnn_aot.compiler.target.target import Target
 from cudnn_aot.recipes.gemm import tma as gemm_tma
+from cudnn_aot.recipes.gemm.capability import SM90
 from cudnn_aot.recipes.gemm.lowering import DTYPE_BYTES
 from cudnn_aot.recipes.gemm.sm90 import A_PARTS, ScheduledEngine
 from cudnn_aot.recipes.moe import lowering, tma
@@ -48,10 +49,7 @@ class MoeSm90Persistent(ScheduledEngine):
     schedule = MoeConfig
     caps = (
         TensorCoreCapability(
-            kind="cuda",
-            sm_lo=90,
-            sm_hi=90,
-            is_arch_specific=True,
+            **SM90,
             dtypes=("BFLOAT16", "HALF", *FP8_DTYPES),
             layouts=("token contiguous along K, weight along K or N (FP8: K), output along N",),
             alignment_bytes=gemm_tma.ALIGN_BYTES,
