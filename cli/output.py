@@ -7,6 +7,7 @@ Documents hold names exactly; JSON spells such characters by itself.
 
 import contextlib
 import json
+import math
 import os
 import sys
 from typing import Any
@@ -37,10 +38,19 @@ def print_json(document: dict[str, Any], version: int | None = 1) -> None:
     """Print the document of a command on stdout, its ``format`` first.
 
     ``version`` is raised when a field that docs/json.md describes goes or changes its meaning; a
-    new field changes nothing. None is for what is no document of ours, such as a JSON Schema.
+    new field changes nothing. None is for what is no document of ours, such as a JSON Schema. A
+    number that JSON does not have, as the error of a result with NaN, is null.
     """
     numbered = document if version is None else {"format": version, **document}
-    _write(json.dumps(numbered, indent=2, sort_keys=False) + "\n")
+    _write(json.dumps(_finite(numbered), indent=2, sort_keys=False, allow_nan=False) + "\n")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _write(text: str) -> None:
