@@ -13,7 +13,6 @@ from cudnn_aot.compiler.planning.plan import plan_graph, plan_key
 from cudnn_aot.compiler.planning.plan_list import PlanList
 from cudnn_aot.compiler.planning.tuning import Tuning, load_tuning
 from cudnn_aot.compiler.target.target import load_target
-from cudnn_aot.errors import UsageError
 
 CPU = load_target("cpu")
 FAST = {"engine": "standin.tuned", "knobs": {"TILE_M": 256, "STAGES": 3}}
@@ -108,33 +107,3 @@ def test_the_plan_key_has_the_sources_of_every_hook(monkeypatch):
     own = plan_key(relu_graph(), CPU)
     installed(monkeypatch, changed(heuristics="gemm.heuristics:recommend"))
     assert plan_key(relu_graph(), CPU) != own
-
-
-@pytest.mark.parametrize(
-    ("document", "message"),
-    [
-        ({"format": 2}, "format is 2, want 1"),
-        ({"entries": {}}, "entries is {}, want a list"),
-        ({"entries": [1]}, r"entries\[0\]: got int, want an object"),
-        ({"entries": [{}]}, r"entries\[0\]: family is None, want str"),
-        ({"entries": [ENTRY, ENTRY | {"extents": {"m": 1.5}}]}, r"entries\[1\]: extents are"),
-        ({"entries": [ENTRY | {"extents": {"m": True}}]}, r"entries\[0\]: extents are"),
-        ({"entries": [ENTRY | {"plans": ["x"]}]}, "got plan 'x', want an engine and knobs"),
-        ({"entries": [ENTRY | {"plans": [FAST | {"knobs": {"TILE": 1}}]}]}, "knobs are"),
-        ({"entries": [ENTRY | {"plans": [FAST | {"knobs": {"TILE_M": "1"}}]}]}, "knobs are"),
-    ],
-    ids=lambda value: "" if isinstance(value, str) else None,
-)
-def test_a_file_that_is_no_tuning_file_is_refused(load, document, message):
-    with pytest.raises(UsageError, match=message):
-        load(**document)
-
-
-@pytest.mark.parametrize("text", ["", "[", "[" * 100_000, "1", "null", "\udc80"])
-def test_a_file_that_is_no_json_is_refused(tmp_path, text):
-    path = tmp_path / "tuning.json"
-    path.write_bytes(text.encode(errors="surrogateescape"))
-    with pytest.raises(UsageError, match="tuning file"):
-        load_tuning(path)
-    with pytest.raises(UsageError, match="No such file"):
-        load_tuning(tmp_path / "absent.json")
