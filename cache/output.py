@@ -120,13 +120,13 @@ def _write_into(path: Path, data: bytes) -> None:
 def exclusive(path: Path) -> Iterator[None]:
     """Hold what lets one process at a time read a file, change it and write it anew.
 
-    That is a lock on the folder, so that nothing is left behind. Where there are no locks, nothing
-    is held.
+    That is a lock on the folder, so that nothing is left behind. Where there are no locks, or the
+    folder may be written but not read, nothing is held.
     """
-    descriptor = os.open(Path(os.path.realpath(path)).parent, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with contextlib.ExitStack() as held:
         with contextlib.suppress(OSError):
+            folder = Path(os.path.realpath(path)).parent
+            descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+            held.callback(os.close, descriptor)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(descriptor)
