@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import json
+import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -14,6 +17,7 @@ import pytest
 from cli_process import assert_one_line_error, run_cli
 
 from cudnn_aot import runtime
+from cudnn_aot.cache import output
 from cudnn_aot.cache.canonical import canonical_bytes
 from cudnn_aot.cache.layout import providers_of
 from cudnn_aot.cache.reader import StoreReader
@@ -193,6 +197,22 @@ def test_what_others_write_meanwhile_stays(candidates: Path, tmp_path: Path) -> 
             assert done.returncode == 1, done.stderr  # a plan of the store is wrong
     assert {entry["extents"]["m"] for entry in read_entries(file)} == set(range(1, 41))
     assert not list(tmp_path.glob(".*.tmp"))
+
+
+@pytest.mark.parametrize(("module", "function"), [(os, "open"), (fcntl, "flock")])
+def test_without_locks_a_file_is_written_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, module: Any, function: str
+) -> None:
+    """As on some network file systems, and in a folder that may be written but not read."""
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    with monkeypatch.context() as refusing:
+        refusing.setattr(module, function, refuse)
+        with output.exclusive(tmp_path / "f"):
+            entered = True
+    assert entered
 
 
 class StandIn:
