@@ -26,6 +26,7 @@ class Operand:
     optional: bool = False
     value: float | None = None  # default of a pass-by-value scalar
     constant: bool = False  # a number that no call can change
+    is_transposed: bool = False  # whether its last axis is the rows of what kernels compute
 
     @staticmethod
     def of(tensor: Tensor) -> Operand:
@@ -40,6 +41,12 @@ class Operand:
             value=None if value is None else float(value),
             constant=tensor.scalar_type is scalar_type.COMPILE_TIME_CONST,
         )
+
+    def axis(self, of: int) -> int:
+        """Which of its axes is the rows, -2, or the columns, -1, of what kernels see; below 0 where
+        it has no such axis.
+        """
+        return len(self.dim) + (-3 - of if self.is_transposed else of)
 
     def __str__(self) -> str:
         return f"{self.dtype} {in_words(self.dim)} stride {in_words(self.stride)}"

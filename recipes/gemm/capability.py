@@ -83,6 +83,7 @@ class GemmCapability(Capability[GemmFacts]):
     features: tuple[str, ...] = FEATURES
 
     def why_not_facts(self, facts: GemmFacts) -> str | None:
+        facts = facts.as_declared()
         a, b = facts.a, facts.b
         for port, matrix in (("A", a), ("B", b)):
             if matrix.dtype not in self.dtypes:

@@ -6,14 +6,15 @@ takes it is the business of that engine's capability rows. It refuses only what 
 pointwise, then reductions" graph at all.
 
 Extents are in the kernels' terms: ``m, n, k`` of one matmul and the batch axes before them. An
-extent is an int or a ``SymExpr``.
+extent is an int or a ``SymExpr``. Kernels store rows: where the columns of a result are what lies
+together, they compute its transpose, the transpose of B times that of A.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from cudnn_aot.compiler.graph.extents import Extent, Symbol, SymExpr, evaluate
@@ -131,6 +132,7 @@ class GemmFacts:
     accumulators: tuple[str, ...]
     arithmetic: tuple[Arithmetic, ...]
     symbols: Mapping[str, Symbol] = field(hash=False)
+    is_transposed: bool = False
 
     def operands(self) -> tuple[Operand, ...]:
         """Everything that a call binds, once, by ascending uid."""
@@ -150,6 +152,36 @@ class GemmFacts:
     def is_scaled(self) -> bool:
         """Whether a matrix has scales."""
         return any(scale is not None for scale in self.scales)
+
+    def transposed(self) -> GemmFacts:
+        """The same, of the transpose of the result; of one product without scales."""
+        (b,), rows_and_columns = self.every_b, {ROW: COL, COL: ROW}
+        assert not self.is_scaled
+        inputs = [
+            (_turned(operand), rows_and_columns.get(kind, kind))
+            for operand, kind in self.epilogue.inputs
+        ]
+        outputs = [
+            EpilogueOutput(
+                _turned(each.operand),
+                each.value,
+                each.reduction and Reduction(each.reduction.mode, _OTHER_AXES[each.reduction.axes]),
+            )
+            for each in self.epilogue.outputs
+        ]
+        return replace(
+            self,
+            a=_turned(b),
+            b=_turned(self.a),
+            m=self.n,
+            n=self.m,
+            epilogue=replace(self.epilogue, inputs=tuple(inputs), outputs=tuple(outputs)),
+            is_transposed=not self.is_transposed,
+        )
+
+    def as_declared(self) -> GemmFacts:
+        """The same, of the result that the graph has."""
+        return self.transposed() if self.is_transposed else self
 
     def majors(self) -> tuple[str, str] | None:
         """Contiguous axis of A (``k`` or ``m``) and of the first B (``k`` or ``n``) as declared;
@@ -206,7 +238,10 @@ class GemmFacts:
         return f"{types} {majors} [{inputs}] {chain} -> {outputs}"
 
     def describe(self) -> dict[str, Any]:
-        """The facts in words, for a person."""
+        """The facts in words, for a person: as the graph has them."""
+        if self.is_transposed:
+            how = "the transpose, of B by A, as the columns of what is stored lie together"
+            return self.as_declared().describe() | {"computed as": how}
         described: dict[str, Any] = {
             name: str(extent) for name, extent in zip("MNK", (self.m, self.n, self.k), strict=True)
         }
@@ -236,10 +271,12 @@ class GemmFacts:
 
 
 _B_AXES = {-2: "k", -1: "n"}
+# Axes that a reduction folds, in the transpose.
+_OTHER_AXES = {"m": "n", "n": "m", "mn": "mn"}
 
 
 def _unit_axis(operand: Operand, names: Mapping[int, str]) -> str | None:
-    unit = [name for axis, name in names.items() if operand.stride[axis] == 1]
+    unit = [name for axis, name in names.items() if operand.stride[operand.axis(axis)] == 1]
     return unit[0] if unit else None
 
 
@@ -276,7 +313,7 @@ def analyze(graph: Graph) -> GemmFacts | Refusal:
     for scale in scales:
         if isinstance(scale, Refusal):
             return scale
-    return GemmFacts(
+    facts = GemmFacts(
         a=a,
         b=b,
         other_b=tuple(other_b),
@@ -292,6 +329,20 @@ def analyze(graph: Graph) -> GemmFacts | Refusal:
         ),
         symbols=dict(graph.symbols),
     )
+    return facts.transposed() if _has_columns(facts) else facts
+
+
+def _turned(operand: Operand) -> Operand:
+    return replace(operand, is_transposed=not operand.is_transposed)
+
+
+def _has_columns(facts: GemmFacts) -> bool:
+    """Whether kernels that store rows can store the transpose alone: one product without scales,
+    which kernels have for blocks of columns of B.
+    """
+    stored = [output.operand for output in facts.epilogue.outputs if output.reduction is None]
+    are_columns = all(each.stride[-1] != 1 and each.stride[-2] == 1 for each in stored)
+    return len(stored) > 0 and are_columns and not facts.other_b and not facts.is_scaled
 
 
 def _unlike(products: list[Node], producer: _Producer) -> str | None:

@@ -3,6 +3,7 @@
 Kernels see rank-3 tensors: A ``(M, K, L)``, B ``(N, K, L)``, epilogue inputs and outputs ``(M, N,
 L)``, where ``L`` is the product of the batch axes. A broadcast batch has ``L = 1``; broadcast axes
 of an epilogue input, and those that an output is reduced along, keep their extent and get stride 0.
+Axes of matrices are -2, rows, and -1, columns, of what kernels see: `Operand.axis` is the tensor's.
 """
 
 from __future__ import annotations
@@ -199,8 +200,8 @@ def scale_checks(facts: GemmFacts) -> list[Json]:
         if scale is None:
             continue
         operand = scale.operand
-        for at, size, whole in ((axis, scale.rows, extent), (-3 - axis, scale.depth, facts.k)):
-            count = operand.dim[at]
+        for of, size, whole in ((axis, scale.rows, extent), (-3 - axis, scale.depth, facts.k)):
+            count = operand.dim[operand.axis(of)]
             most = -(-bounds(whole, facts.symbols)[1] // size)
             is_one_for_all = size == 1 == count
             if is_one_for_all or mul(count, size) == whole:
@@ -227,36 +228,34 @@ def batch_stride(operand: Operand) -> ex.Expr:
 
 def _axis_stride(operand: Operand, axis: int, extent: Extent) -> ex.Expr:
     """Stride along ``axis``; 0 where a unit axis spreads over an extent that is not 1."""
-    position = len(operand.dim) + axis
+    position = operand.axis(axis)
     if position < 0 or (operand.dim[position] == 1 and extent != 1):
         return 0
     return ex.stride(operand.uid, position)
 
 
 def a_view(a: Operand, p: Problem) -> Json:
-    rank = len(a.dim)
     return {
         "arg": "tensor",
         "operand": a.uid,
         "dim": [p.m, p.k, _batch_extent(a)],
-        "stride": [ex.stride(a.uid, rank - 2), ex.stride(a.uid, rank - 1), batch_stride(a)],
+        "stride": [*(ex.stride(a.uid, a.axis(of)) for of in (-2, -1)), batch_stride(a)],
     }
 
 
 def b_view(b: Operand, p: Problem) -> Json:
-    rank = len(b.dim)
     return {
         "arg": "tensor",
         "operand": b.uid,
         "dim": [p.n, p.k, _batch_extent(b)],
-        "stride": [ex.stride(b.uid, rank - 1), ex.stride(b.uid, rank - 2), batch_stride(b)],
+        "stride": [*(ex.stride(b.uid, b.axis(of)) for of in (-1, -2)), batch_stride(b)],
     }
 
 
 def scale_view(scale: BlockScale, axis: int) -> Json:
     """Scales ``(M or N, K, L)`` in blocks; ``axis`` is that of M or N, -2 or -1."""
     operand = scale.operand
-    axes = [len(operand.dim) + axis, len(operand.dim) - 3 - axis]
+    axes = [operand.axis(axis), operand.axis(-3 - axis)]
     return {
         "arg": "tensor",
         "operand": operand.uid,

@@ -111,7 +111,7 @@ def _add_tma_branch(
         return
     store = "tma" if tma.may_store(outputs, facts) else "direct"
     output_guards = [
-        tma.guard(o, -1) if store == "tma" else ex.eq(ex.stride(o.uid, len(o.dim) - 1), 1)
+        tma.guard(o, -1) if store == "tma" else ex.eq(ex.stride(o.uid, o.axis(-1)), 1)
         for o in outputs
     ]
     guard = ex.all_of(

@@ -26,9 +26,7 @@ def stepped_axes(operand: Operand, unit_axis: int) -> list[int]:
 
     ``unit_axis`` is the contiguous one, -1 or -2.
     """
-    rank = len(operand.dim)
-    other = rank - 1 if unit_axis == -2 else rank - 2
-    return [other, *lowering.batch_axes(operand)[-1:]]
+    return [operand.axis(-3 - unit_axis), *lowering.batch_axes(operand)[-1:]]
 
 
 @functools.lru_cache(maxsize=256)  # every range of a plan has the same
@@ -42,7 +40,7 @@ def guard(operand: Operand, unit_axis: int) -> ex.Predicate:
         strides.append(lowering.batch_stride(operand))
     return ex.all_of(
         ex.aligned(operand.uid, ALIGN_BYTES),
-        ex.eq(ex.stride(operand.uid, len(operand.dim) + unit_axis), 1),
+        ex.eq(ex.stride(operand.uid, operand.axis(unit_axis)), 1),
         *(ex.divides(step_elements(operand), stride) for stride in strides),
         *(ex.lt(0, stride) for stride in strides),
     )
@@ -81,12 +79,12 @@ def why_not(facts: GemmFacts, outputs: Sequence[Operand]) -> str | None:
     if lowering.DTYPE_BYTES[facts.a.dtype] == 1 and facts.majors() != ("k", "k"):
         return f"{facts.a.name!r} and {facts.b.name!r} are 8-bit and not both contiguous along K"
     for operand, axis in matrices(facts, axes):
-        if operand.stride[axis] != 1:
+        if operand.stride[operand.axis(axis)] != 1:
             return f"{operand.name!r} is not contiguous along the axis that {facts.b.name!r} is"
         if reason := why_not_operand(operand, axis, facts.symbols):
             return reason
     for output in outputs:
-        if output.stride[-1] != 1:
+        if output.stride[output.axis(-1)] != 1:
             return f"the rows of {output.name!r} are not contiguous"
     return None
 

@@ -337,6 +337,27 @@ def other_majors(name: str, m, n, k, a_transposed: bool, b_transposed: bool) -> 
     return g
 
 
+def by_columns(name: str, m, n, k, io=BF16, out=None, batch=1, symbols=None) -> Graph:
+    """A product whose columns lie together, and those of what is made of it: a factor of each row,
+    a bias of each column, a residual whose rows lie together, and folds along each axis and both.
+    """
+    g = graph(name, io, symbols)
+    a, b = operand(g, "A", m, k, batch), operand(g, "B", k, n, batch, transposed=True)
+    y = g.matmul(a, b, name="mm")
+    factors = g.tensor(name="factors", dim=[1, m, 1], stride=[m, 1, 1], data_type=FLOAT)
+    bias = g.tensor(name="bias", dim=[1, 1, n], stride=[n, n, 1], data_type=FLOAT)
+    before = g.bias(g.mul(y, factors), bias)
+    before.set_output(True, optional=True).set_data_type(FLOAT).set_name("before")
+    residual = operand(g, "residual", m, n, batch, data_type=BF16)
+    y = g.add(g.relu(before), residual)
+    y.set_output(True).set_data_type(out or io).set_name("Y")
+    for each in (before, y):
+        each.set_dim([batch, m, n]).set_stride([f"{m}*{n}", 1, m])
+    for mode, axes in EVERY_AXES:
+        fold(g, y, mode, axes, m, n, batch)
+    return g
+
+
 def linear(g, m=320, n=768, k=512):
     """A, B, bias and Y = relu(A @ B + bias), declared as programs do."""
     a = g.tensor(name="A", dim=[1, m, k], stride=[m * k, k, 1])
@@ -371,6 +392,10 @@ TEST_GRAPHS: tuple[Callable[[], Graph], ...] = (
     lambda: plain("odd_m_n", 201, 333, 264, out=FLOAT),
     lambda: plain("odd_k", 130, 96, 77),  # no TMA descriptor: the any-stride branch
     lambda: plain("zero_k", 8, 16, 0, out=FLOAT),
+    lambda: by_columns("columns", 200, 328, 136),
+    lambda: by_columns("columns_any_m", "M", 72, 520, io=HALF, symbols=ANY_M),
+    lambda: by_columns("columns_fp8_batch", 136, 80, 272, io=E4M3, out=BF16, batch=3),
+    lambda: by_columns("columns_odd", 67, 45, 77),  # no TMA descriptor
     lambda: plain("half_batch", 100, 136, 72, io=HALF, batch=5),
     lambda: plain("broadcast_b", 130, 128, 64, batch=3, batch_b=1),
     lambda: chain("tanh_half", 257, 384, 128, "gelu_approx_tanh", io=HALF),
