@@ -34,12 +34,8 @@ from cudnn_aot.compiler.graph.tensor import Tensor
 _ACCUMULATION = 2.0**-20  # 16 steps of fp32 per sqrt(K)
 _FP8 = (data_type.FP8_E4M3, data_type.FP8_E5M2)
 _FP8_SUM = 2.0**-9  # of a sum: some steps of 14 bits
-# Whose FP8 products tensor cores sum: op, and the port of an operand.
-_SUMMED = (
-    ("matmul", "A"),
-    ("moe_grouped_matmul", "token"),
-    ("block_scale_dequantize", "input"),
-)
+# Whose products tensor cores sum, of FP8 if an operand is, or is made of it: op, and its port.
+_SUMMED = {"matmul": "A", "moe_grouped_matmul": "token"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,14 +131,19 @@ def tolerances(graph: Graph, symbols: Mapping[str, int] | None = None) -> dict[i
             if tensor is not output and tensor.data_type is not None
         ]
         narrow = sum(width for width in inner if width > step(data_type.FLOAT))
-        if any(
-            node.op == op and node.inputs[port].data_type in _FP8
-            for node in nodes
-            for op, port in _SUMMED
-        ):
+        if any(_sums_fp8(graph, node) for node in nodes):
             narrow += _FP8_SUM
         result[output.uid] = Tolerance(base.relative + 2 * narrow, base.absolute + 4 * narrow)
     return result
+
+
+def _sums_fp8(graph: Graph, node: Node) -> bool:
+    """Whether a node multiplies what is FP8, or was: dequantized, it may be scaled afterwards."""
+    if node.op not in _SUMMED:
+        return False
+    operand = node.inputs[_SUMMED[node.op]]
+    behind = [tensor for above in _upstream(graph, operand) for tensor in above.inputs.values()]
+    return any(tensor.data_type in _FP8 for tensor in (operand, *behind))
 
 
 def _upstream(graph: Graph, tensor: Tensor) -> list[Node]:

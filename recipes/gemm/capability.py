@@ -36,6 +36,7 @@ FEATURES = (
     "several outputs",
     f"{MAX_OPTIONAL_OUTPUTS} optional outputs",
     "batch, broadcast or strided",
+    "scales of A and B, of rows, columns or all, ahead of the matmul",
     "symbolic extents",
 )
 

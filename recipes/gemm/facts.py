@@ -12,6 +12,7 @@ together, they compute its transpose, the transpose of B times that of A.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -31,8 +32,10 @@ FULL, ROW, COL, SCALAR, VALUE = "full", "row", "col", "scalar", "value"
 # id(tensor) -> the node that computes it.
 _Producer: TypeAlias = Mapping[int, Node]
 
-# The op that gives an operand of a matmul from numbers and a scale for each block of them.
+# The op that gives an operand of a matmul from numbers and a scale for each block of them, and the
+# ops that give it from numbers and one scale for all, or for each row of A or column of B.
 DEQUANTIZE = "block_scale_dequantize"
+FACTORS = ("mul", "scale")
 # The op that rounds a value to the type of the tensor that it is read through.
 CAST = "cast"
 
@@ -301,31 +304,36 @@ def analyze(graph: Graph) -> GemmFacts | Refusal:
     outputs = [tensor for tensor in graph.outputs() if id(tensor) in producer]
     order = _post_order(outputs, producer)
     products = [node for node in order if node.op == "matmul"]
-    if reason := why_not_strided(graph.tensors.values()) or _unlike(products, producer):
+    matrices: dict[int, _Matrix] = {}
+    for product, (port, axis) in itertools.product(products, (("A", -2), ("B", -1))):
+        matrix = _matrix(product, port, axis, producer)
+        if isinstance(matrix, Refusal):
+            return matrix
+        matrices[id(product.inputs[port])] = matrix
+    if reason := why_not_strided(graph.tensors.values()) or _unlike(products):
         return Refusal(reason)
-    epilogue = _epilogue(order, outputs, products, producer)
+    epilogue = _epilogue(order, outputs, products, matrices, producer)
     if isinstance(epilogue, Refusal):
         return epilogue
     result = products[0].outputs["C"]
-    matrices = [(products[0].inputs["A"], -2)] + [(p.inputs["B"], -1) for p in products]
-    a, b, *other_b = (Operand.of(_stored(matrix, producer)) for matrix, _ in matrices)
-    scales = [_block_scale(matrix, axis, producer) for matrix, axis in matrices]
-    for scale in scales:
-        if isinstance(scale, Refusal):
-            return scale
+    operands = [products[0].inputs["A"], *(product.inputs["B"] for product in products)]
+    multiplied = [matrices[id(tensor)] for tensor in operands]
+    a, b, *other_b = (Operand.of(matrix.stored) for matrix in multiplied)
+    sums = {id(product): _sum_dtype(product, matrices) for product in products}
     facts = GemmFacts(
         a=a,
         b=b,
         other_b=tuple(other_b),
-        scales=tuple(scale for scale in scales if not isinstance(scale, Refusal)),
+        scales=tuple(matrix.scale for matrix in multiplied),
         batch=tuple(result.dim[:-2]),
         m=result.dim[-2],
         n=result.dim[-1],
         k=a.dim[-1],
         epilogue=epilogue,
-        accumulators=tuple(_compute_dtype(matmul) for matmul in products),
+        accumulators=tuple(sums.values()),
         arithmetic=tuple(
-            Arithmetic(node.name, _compute_dtype(node), node.op == "matmul") for node in graph.nodes
+            Arithmetic(node.name, sums.get(id(node)) or _compute_dtype(node), id(node) in sums)
+            for node in graph.nodes
         ),
         symbols=dict(graph.symbols),
     )
@@ -345,18 +353,11 @@ def _has_columns(facts: GemmFacts) -> bool:
     return len(stored) > 0 and are_columns and not facts.other_b and not facts.is_scaled
 
 
-def _unlike(products: list[Node], producer: _Producer) -> str | None:
+def _unlike(products: list[Node]) -> str | None:
     """The reason why these matmuls are not products of one A by matrices of the same extents."""
     first = products[0]
     for matmul in products:
         a, b = matmul.inputs["A"], matmul.inputs["B"]
-        for port, operand in (("A", a), ("B", b)):
-            tensor = _stored(operand, producer)
-            of = f"{port} of {matmul.name!r}, {tensor.name!r}, is"
-            if (node := producer.get(id(tensor))) is not None:
-                return f"{of} what {node.name!r} computes, want a graph input"
-            if tensor.is_pass_by_value:
-                return f"{of} passed by value, want a tensor"
         if padding := matmul.attrs.get("padding", 0.0):
             return f"{matmul.name!r} has padding {padding}, want 0"
         if a is not first.inputs["A"]:
@@ -372,29 +373,98 @@ def _unlike(products: list[Node], producer: _Producer) -> str | None:
     return None
 
 
-def _stored(matrix: Tensor, producer: _Producer) -> Tensor:
-    """What holds an operand of a matmul: what it is dequantized from, if it is."""
-    node = producer.get(id(matrix))
-    return node.inputs["input"] if node is not None and node.op == DEQUANTIZE else matrix
+@dataclass(frozen=True, slots=True)
+class _Matrix:
+    """An operand of a matmul: what holds it, its scales of blocks, and the tensors that it is times
+    beside, outermost last: one number, or one for each row of A or column of B, so that the product
+    is times them just as well. ``nodes`` do that in the graph.
+    """
+
+    stored: Tensor
+    scale: BlockScale | None
+    factors: tuple[Tensor, ...]
+    nodes: tuple[Node, ...]
 
 
-def _block_scale(matrix: Tensor, axis: int, producer: _Producer) -> BlockScale | Refusal | None:
+def _matrix(matmul: Node, port: str, axis: int, producer: _Producer) -> _Matrix | Refusal:
+    """What a matmul multiplies; ``axis`` is that of M or of N, -2 or -1."""
+    tensor = matmul.inputs[port]
+    scales: list[BlockScale] = []
+    factors: list[Tensor] = []
+    nodes: list[Node] = []
+    while (node := producer.get(id(tensor))) is not None:
+        if node.op == DEQUANTIZE and not scales:
+            source, scale = node.inputs["input"], _block_scale(node, axis, producer)
+            if isinstance(scale, Refusal):
+                return scale
+            scales.append(scale)
+        elif node.op in FACTORS:
+            source, factor = sorted(node.inputs.values(), key=lambda x: x.dim != tensor.dim)
+            if reason := _why_no_factor(node, source, factor, axis, producer):
+                return Refusal(reason)
+            factors.insert(0, factor)
+        else:
+            return Refusal(
+                f"{port} of {matmul.name!r}, {tensor.name!r}, is what {node.name!r} computes, want "
+                f"a graph input, or what {DEQUANTIZE}, {' or '.join(FACTORS)} makes of one"
+            )
+        if reason := _why_not_between(tensor, node):
+            return Refusal(reason)
+        nodes.append(node)
+        tensor = source
+    if tensor.is_pass_by_value:
+        return Refusal(f"{port} of {matmul.name!r}, {tensor.name!r}, is passed by value")
+    return _Matrix(tensor, scales[0] if scales else None, tuple(factors), tuple(nodes))
+
+
+def _why_no_factor(
+    node: Node, matrix: Tensor, factor: Tensor, axis: int, producer: _Producer
+) -> str | None:
+    """The reason why a product is not times what its matrix is times, or None."""
+    made, along_k = node.outputs["OUT_0"], -3 - axis
+    times = f"{factor.name!r}, by which {node.name!r} multiplies ahead of a matmul,"
+    if (computing := producer.get(id(factor))) is not None:
+        return f"{times} is what {computing.name!r} computes, want a graph input"
+    if len(factor.dim) >= -along_k and factor.dim[along_k] != 1:
+        extents = in_words(factor.dim)
+        return (
+            f"{times} has extents {extents}, want 1 along K: a kernel multiplies before it scales"
+        )
+    if matrix.dim != made.dim:
+        return f"{times} gives {made.name!r} axes that {matrix.name!r} does not have"
+    return None
+
+
+def _why_not_between(tensor: Tensor, node: Node) -> str | None:
+    """The reason why a kernel need not have what a node gives ahead of a matmul, or None."""
+    made = f"{tensor.name!r}, which {node.name!r} gives ahead of a matmul, is"
+    if not tensor.is_virtual:
+        return f"{made} an output, want it virtual: a kernel multiplies before it scales"
+    if (dtype := dtype_name(tensor.data_type)) != "FLOAT":
+        return f"{made} {dtype}, want FLOAT: a kernel multiplies before it scales"
+    return None
+
+
+def _block_scale(node: Node, axis: int, producer: _Producer) -> BlockScale | Refusal:
     """The scales of an operand of a matmul; ``axis`` is that of M or of N, -2 or -1."""
-    node = producer.get(id(matrix))
-    if node is None:
-        return None
     scale, sizes = node.inputs["descale"], tuple(node.attrs["block_size"])
     if scale.is_virtual or id(scale) in producer or scale.is_pass_by_value:
         return Refusal(f"scales {scale.name!r} of {node.name!r} are no tensor that is given")
-    if (dtype := dtype_name(matrix.data_type)) != "FLOAT":
-        return Refusal(
-            f"{matrix.name!r}, which {node.name!r} dequantizes, is {dtype}, want FLOAT: a kernel "
-            "multiplies before it scales"
-        )
-    blocks = (1,) * (len(matrix.dim) - len(sizes)) + sizes
+    blocks = (1,) * (len(node.inputs["input"].dim) - len(sizes)) + sizes
     if set(blocks[:-2]) - {1}:
         return Refusal(f"{node.name!r} has blocks of {in_words(blocks)}, want 1 along the batch")
     return BlockScale(Operand.of(scale), blocks[axis], blocks[-3 - axis])
+
+
+def _sum_dtype(matmul: Node, matrices: Mapping[int, _Matrix]) -> str:
+    """Type that a kernel sums products in: the matmul's, or of INT8 that is dequantized ahead of it
+    INT32, whose sums are those of the numbers before they were scaled, exact.
+    """
+    both = [(tensor, matrices[id(tensor)].stored) for tensor in matmul.inputs.values()]
+    is_exact = all(
+        tensor is not stored and dtype_name(stored.data_type) == "INT8" for tensor, stored in both
+    )
+    return "INT32" if is_exact else _compute_dtype(matmul)
 
 
 def _compute_dtype(node: Node) -> str:
@@ -404,11 +474,18 @@ def _compute_dtype(node: Node) -> str:
 
 
 def _epilogue(
-    order: list[Node], outputs: list[Tensor], products: list[Node], producer: _Producer
+    order: list[Node],
+    outputs: list[Tensor],
+    products: list[Node],
+    matrices: Mapping[int, _Matrix],
+    producer: _Producer,
 ) -> Epilogue | Refusal:
     result = products[0].outputs["C"]
-    pointwise = [node for node in order if node.spec.is_pointwise]
-    inputs = _inputs(pointwise, result, producer)
+    ahead = {id(node) for matrix in matrices.values() for node in matrix.nodes}
+    pointwise = [node for node in order if node.spec.is_pointwise and id(node) not in ahead]
+    factors = [factor for matrix in matrices.values() for factor in matrix.factors]
+    read_after = [tensor for node in pointwise for tensor in node.inputs.values()]
+    inputs = _inputs([*factors, *read_after], result, producer)
     if isinstance(inputs, Refusal):
         return inputs
     nodes: list[EpilogueNode] = []
@@ -438,10 +515,14 @@ def _epilogue(
         return rounded[id(tensor)]
 
     for index, matmul in enumerate(products):
-        define(matmul.outputs["C"], index, matmul)
+        value = index
+        for tensor in matmul.inputs.values():
+            for factor in matrices[id(tensor)].factors:
+                value = append("mul", (value, values[id(factor)]), (), factor.name)
+        define(matmul.outputs["C"], value, matmul)
     for node in pointwise:
         for tensor in node.inputs.values():
-            if id(tensor) not in values and producer[id(tensor)].op == DEQUANTIZE:
+            if id(tensor) not in values and id(producer[id(tensor)]) in ahead:
                 return Refusal(f"node {node.name!r} reads {tensor.name!r}, an operand of a matmul")
             if id(tensor) not in values:
                 return Refusal(
@@ -456,6 +537,9 @@ def _epilogue(
     written: list[EpilogueOutput] = []
     for tensor in outputs:
         source, reduction = _read(tensor, result, producer)
+        if id(producer.get(id(source))) in ahead:
+            node = producer[id(tensor)]
+            return Refusal(f"reduction {node.name!r} reads {source.name!r}, an operand of a matmul")
         if isinstance(reduction, Refusal):
             return reduction
         value = values[id(source)] if reduction is None else read(source)
@@ -465,10 +549,9 @@ def _epilogue(
 
 
 def _inputs(
-    pointwise: list[Node], result: Tensor, producer: _Producer
+    tensors: list[Tensor], result: Tensor, producer: _Producer
 ) -> list[tuple[Tensor, str]] | Refusal:
-    """The graph inputs of these nodes, each once, with how they spread over the result."""
-    tensors = [tensor for node in pointwise for tensor in node.inputs.values()]
+    """The graph inputs among these, each once, with how they spread over the result."""
     inputs: list[tuple[Tensor, str]] = []
     for tensor in {id(tensor): tensor for tensor in tensors}.values():
         if id(tensor) in producer:
@@ -505,8 +588,6 @@ def _reduction(node: Node, result: Tensor, producer: _Producer) -> Reduction | R
         return Refusal(f"reduction {node.name!r} has groups, want one value of whole rows, columns")
     if id(tensor) not in producer:
         return Refusal(f"reduction {node.name!r} reads {tensor.name!r}, want what a node computes")
-    if producer[id(tensor)].op == DEQUANTIZE:
-        return Refusal(f"reduction {node.name!r} reads {tensor.name!r}, an operand of a matmul")
     if producer[id(tensor)].op == "reduction":
         return Refusal(
             f"reduction {node.name!r} reads {tensor.name!r}, the result of a reduction: "

@@ -104,7 +104,7 @@ DT = cudnn.data_type
         ({"scale_type": DT.FP8_E8M0, "depth": 32}, "scales 's' are FP8_E8M0, want FLOAT"),
         ({"scale_type": E4M3, "depth": 16}, "scales 's' are FP8_E4M3, want FLOAT"),
         ({"a_type": DT.FP4_E2M1, "scale_type": E4M3, "depth": 16}, "is FP4_E2M1, want one of"),
-        ({"between": BF16}, "'wide', which 'dqa' dequantizes, is BFLOAT16, want FLOAT"),
+        ({"between": BF16}, "'wide', which 'dqa' gives ahead of a matmul, is BFLOAT16, want FLOAT"),
         ({"depth": 8}, "'s' has a scale for each 8 of K, want a multiple of 16"),
         ({"b_depth": 64}, "blocks along K have 128 in 's' and 64 in 't', want one number"),
         ({"read": True}, "reduction 'sum' reads 'wide', an operand of a matmul"),

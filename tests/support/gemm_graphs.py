@@ -134,6 +134,30 @@ def scaled(
     return g
 
 
+def scaled_before(
+    name: str, m, n, k, types=(E4M3, E4M3), out=BF16, batch=1, each=(False, True), between=FLOAT,
+    symbols=None,
+) -> Graph:  # fmt: skip
+    """A product of matrices that are times a number before, or with ``each`` times one for each row
+    of A or column of B; of INT8 times one more after, for results of order one.
+    """
+    g = graph(name, symbols=symbols)
+    a = operand(g, "A", m, k, batch, data_type=types[0])
+    b = operand(g, "B", k, n, batch, transposed=True, data_type=types[1])
+    dims = [1, m if each[0] else 1, 1], [1, 1, n if each[1] else 1]
+    wide = []
+    for matrix, dim in zip((a, b), dims, strict=True):
+        stride = [f"{dim[1]}*{dim[2]}", dim[2], 1]
+        scale = g.tensor(name=f"{matrix.name}_scale", dim=dim, stride=stride, data_type=FLOAT)
+        wide.append(g.mul(scale, matrix, name=f"scale_{matrix.name}"))
+        wide[-1].set_data_type(between).set_name(f"{matrix.name}_wide")
+    y = g.matmul(*wide, name="mm")
+    if types[0] is INT8:
+        y = g.mul(y, g.tensor_scalar(1 / (INT8_VARIANCE * k**0.5), name="unit"))
+    y.set_output(True).set_data_type(out).set_name("Y")
+    return g
+
+
 def block_scaled(
     name: str, m, n, k, rows=(1, 128), depth=128, types=(E4M3, E4M3), out=BF16, batch=1,
     b_transposed=True, symbols=None, along_m=False,
@@ -413,6 +437,8 @@ TEST_GRAPHS: tuple[Callable[[], Graph], ...] = (
     lambda: other_majors("m_major_k_major", 256, 384, 128, True, True),
     lambda: other_majors("k_major_n_major", 256, 384, 128, False, False),
     lambda: scaled("fp8", 200, 328, 144),
+    lambda: scaled_before("fp8_dequantized", 200, 328, 144),
+    lambda: scaled_before("fp8_dequantized_odd_k", 65, 40, 45, each=(True, True)),
     lambda: scaled("fp8_any_m", "M", 336, 1040, (E4M3, E5M2), symbols=ANY_M),
     lambda: scaled("fp8_batch", 130, 96, 272, (E5M2, E4M3), HALF, batch=5),
     lambda: scaled("fp8_deep", 300, 512, 4096, out=FLOAT),
@@ -432,6 +458,7 @@ TEST_GRAPHS: tuple[Callable[[], Graph], ...] = (
     lambda: sums("int8_stream_k", 16, 512, 16384),
     lambda: sums("pingpong_int8", 4200, 4104, 512),
     lambda: scaled("int8_odd_k", 65, 96, 100, (INT8, INT8), FLOAT),  # no TMA descriptor
+    lambda: scaled_before("int8_dequantized", 200, 328, 144, (INT8, INT8), each=(True, True)),
     lambda: dequantized("int8_scaled", 200, 328, 144),
     lambda: dequantized("int8_scaled_any_m", "M", 336, 1040, out=HALF, symbols=ANY_M),
     lambda: dequantized("int8_scaled_few_rows", 20, 4104, 4096),

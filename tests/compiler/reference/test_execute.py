@@ -291,3 +291,14 @@ def test_sums_of_fp8_products_may_be_those_of_tensor_cores():
     exact, coarse = build("BFLOAT16"), build("FP8_E4M3")
     assert coarse.absolute == exact.absolute + 2.0**-7
     assert coarse.relative == exact.relative + 2.0**-8
+
+
+def test_what_is_scaled_ahead_of_a_matmul_may_be_summed_as_fp8():
+    def build(dtype):
+        graph = Graph("", dtype, FP32, FP32)
+        wide = graph.mul(graph.tensor([4, 16]), graph.tensor_scalar(0.5))
+        y = graph.matmul(wide, graph.tensor([16, 8])).set_output(True).set_data_type("FLOAT")
+        return tolerances(graph)[y.uid]
+
+    exact, coarse = build("BFLOAT16"), build("FP8_E4M3")
+    assert coarse.absolute == exact.absolute + 2.0**-7
