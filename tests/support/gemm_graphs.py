@@ -264,7 +264,7 @@ def bias_gradient(name: str, m, n, k, symbols=None) -> Graph:
     return g
 
 
-def crowded(name: str, m, n, k, symbols=None) -> Graph:
+def crowded(name: str, m, n, k, out=BF16, symbols=None) -> Graph:
     """A GELU with four residual matrices, stored at three places in types of their own, and folded
     along each axis and both.
     """
@@ -278,7 +278,7 @@ def crowded(name: str, m, n, k, symbols=None) -> Graph:
     fold(g, y, "AMAX", "mn", m, n)
     for i, dtype in enumerate((BF16, HALF, FLOAT, BF16)):
         y = g.add(y, operand(g, f"residual{i}", m, n, data_type=dtype))
-    y.set_output(True).set_data_type(BF16).set_name("Y")
+    y.set_output(True).set_data_type(out).set_name("Y")
     fold(g, y, "ADD", "m", m, n)
     return g
 
@@ -491,6 +491,7 @@ FOLD_GRAPHS: tuple[Callable[[], Graph], ...] = (
     lambda: reduced("folds_any_m", "M", 67, 40, FOLDS[:2], symbols=ANY_M),
     lambda: crowded("crowded_any_m", "M", 520, 136, symbols=ANY_M),
     lambda: crowded("crowded_odd_n", 200, 333, 1032),
+    lambda: crowded("crowded_fp8", 200, 336, 136, out=E4M3),
     lambda: reduced("folds_any_m_aligned", "M", 520, 264, EVERY_AXES, symbols=ANY_M),
     lambda: reduced("folds_alone", 129, 200, 64, FOLDS[4:], batch=3, whole=False),
     lambda: reduced("folds_alone_m", 129, 200, 64, [("ADD", "m")], batch=3, whole=False),
