@@ -31,6 +31,8 @@ FULL, ROW, COL, SCALAR, VALUE = "full", "row", "col", "scalar", "value"
 
 # id(tensor) -> the node that computes it.
 _Producer: TypeAlias = Mapping[int, Node]
+# id(matmul) and its port -> what that multiplies: one tensor may be A and B.
+_Matrices: TypeAlias = Mapping[tuple[int, str], "_Matrix"]
 
 # The op that gives an operand of a matmul from numbers and a scale for each block of them, and the
 # ops that give it from numbers and one scale for all, or for each row of A or column of B.
@@ -304,20 +306,20 @@ def analyze(graph: Graph) -> GemmFacts | Refusal:
     outputs = [tensor for tensor in graph.outputs() if id(tensor) in producer]
     order = _post_order(outputs, producer)
     products = [node for node in order if node.op == "matmul"]
-    matrices: dict[int, _Matrix] = {}
+    matrices: dict[tuple[int, str], _Matrix] = {}
     for product, (port, axis) in itertools.product(products, (("A", -2), ("B", -1))):
         matrix = _matrix(product, port, axis, producer)
         if isinstance(matrix, Refusal):
             return matrix
-        matrices[id(product.inputs[port])] = matrix
+        matrices[id(product), port] = matrix
     if reason := why_not_strided(graph.tensors.values()) or _unlike(products):
         return Refusal(reason)
     epilogue = _epilogue(order, outputs, products, matrices, producer)
     if isinstance(epilogue, Refusal):
         return epilogue
     result = products[0].outputs["C"]
-    operands = [products[0].inputs["A"], *(product.inputs["B"] for product in products)]
-    multiplied = [matrices[id(tensor)] for tensor in operands]
+    ports = [(products[0], "A"), *((product, "B") for product in products)]
+    multiplied = [matrices[id(product), port] for product, port in ports]
     a, b, *other_b = (Operand.of(matrix.stored) for matrix in multiplied)
     sums = {id(product): _sum_dtype(product, matrices) for product in products}
     facts = GemmFacts(
@@ -399,22 +401,42 @@ def _matrix(matmul: Node, port: str, axis: int, producer: _Producer) -> _Matrix 
                 return scale
             scales.append(scale)
         elif node.op in FACTORS:
-            source, factor = sorted(node.inputs.values(), key=lambda x: x.dim != tensor.dim)
+            source, factor = _factored(node, producer)
             if reason := _why_no_factor(node, source, factor, axis, producer):
                 return Refusal(reason)
             factors.insert(0, factor)
         else:
             return Refusal(
-                f"{port} of {matmul.name!r}, {tensor.name!r}, is what {node.name!r} computes, want "
-                f"a graph input, or what {DEQUANTIZE}, {' or '.join(FACTORS)} makes of one"
+                f"{_as_operand(tensor, matmul, port)} is what {node.name!r} computes, want a graph "
+                f"input, or what {DEQUANTIZE}, {' or '.join(FACTORS)} makes of one"
             )
         if reason := _why_not_between(tensor, node):
             return Refusal(reason)
         nodes.append(node)
         tensor = source
     if tensor.is_pass_by_value:
-        return Refusal(f"{port} of {matmul.name!r}, {tensor.name!r}, is passed by value")
+        return Refusal(f"{_as_operand(tensor, matmul, port)} is passed by value")
     return _Matrix(tensor, scales[0] if scales else None, tuple(factors), tuple(nodes))
+
+
+def _as_operand(tensor: Tensor, matmul: Node, port: str) -> str:
+    """What a message calls a tensor that is an operand, or that nodes ahead make it of."""
+    if tensor is matmul.inputs[port]:
+        return f"{port} of {matmul.name!r}, {tensor.name!r},"
+    return f"{tensor.name!r}, of which {port} of {matmul.name!r} is made,"
+
+
+def _factored(node: Node, producer: _Producer) -> tuple[Tensor, Tensor]:
+    """The matrix that a node multiplies, and by what. Where both have the extents of the result,
+    the matrix is what is computed, and is not passed by value.
+    """
+    extents = node.outputs["OUT_0"].dim
+
+    def is_factor(tensor: Tensor) -> tuple[bool, ...]:
+        return tensor.dim != extents, tensor.is_pass_by_value, id(tensor) not in producer
+
+    matrix, factor = sorted(node.inputs.values(), key=is_factor)
+    return matrix, factor
 
 
 def _why_no_factor(
@@ -456,14 +478,12 @@ def _block_scale(node: Node, axis: int, producer: _Producer) -> BlockScale | Ref
     return BlockScale(Operand.of(scale), blocks[axis], blocks[-3 - axis])
 
 
-def _sum_dtype(matmul: Node, matrices: Mapping[int, _Matrix]) -> str:
+def _sum_dtype(matmul: Node, matrices: _Matrices) -> str:
     """Type that a kernel sums products in: the matmul's, or of INT8 that is dequantized ahead of it
     INT32, whose sums are those of the numbers before they were scaled, exact.
     """
-    both = [(tensor, matrices[id(tensor)].stored) for tensor in matmul.inputs.values()]
-    is_exact = all(
-        tensor is not stored and dtype_name(stored.data_type) == "INT8" for tensor, stored in both
-    )
+    both = [matrices[id(matmul), port] for port in matmul.inputs]
+    is_exact = all(each.nodes and dtype_name(each.stored.data_type) == "INT8" for each in both)
     return "INT32" if is_exact else _compute_dtype(matmul)
 
 
@@ -477,11 +497,14 @@ def _epilogue(
     order: list[Node],
     outputs: list[Tensor],
     products: list[Node],
-    matrices: Mapping[int, _Matrix],
+    matrices: _Matrices,
     producer: _Producer,
 ) -> Epilogue | Refusal:
     result = products[0].outputs["C"]
     ahead = {id(node) for matrix in matrices.values() for node in matrix.nodes}
+    for node in order:
+        if node.op == DEQUANTIZE and id(node) not in ahead:
+            return Refusal(f"node {node.name!r} is {DEQUANTIZE} of what no matmul multiplies")
     pointwise = [node for node in order if node.spec.is_pointwise and id(node) not in ahead]
     factors = [factor for matrix in matrices.values() for factor in matrix.factors]
     read_after = [tensor for node in pointwise for tensor in node.inputs.values()]
@@ -516,8 +539,8 @@ def _epilogue(
 
     for index, matmul in enumerate(products):
         value = index
-        for tensor in matmul.inputs.values():
-            for factor in matrices[id(tensor)].factors:
+        for port in matmul.inputs:
+            for factor in matrices[id(matmul), port].factors:
                 value = append("mul", (value, values[id(factor)]), (), factor.name)
         define(matmul.outputs["C"], value, matmul)
     for node in pointwise:

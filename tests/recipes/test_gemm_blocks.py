@@ -95,6 +95,52 @@ def scaled(scale_type=FLOAT, between=FLOAT, a_type=E4M3, depth=128, b_depth=None
     return g
 
 
+def by_itself():
+    """One tensor is A and B: its blocks are other ones of K on each side."""
+    g = gemm_graphs.graph("g")
+    a = gemm_graphs.operand(g, "A", 128, 128, data_type=E4M3)
+    scale = gemm_graphs.operand(g, "s", 8, 2, data_type=FLOAT)
+    wide = g.block_scale_dequantize(a, scale, block_size=[16, 64])
+    g.matmul(wide, wide).set_output(True).set_data_type(BF16)
+    return g
+
+
+def beside(read):
+    """Numbers with scales that no matmul multiplies."""
+    g = gemm_graphs.graph("g")
+    y = g.matmul(gemm_graphs.operand(g, "A", 64, 64), gemm_graphs.operand(g, "B", 64, 128))
+    x = gemm_graphs.operand(g, "X", 64, 128, data_type=E4M3)
+    scale = gemm_graphs.operand(g, "s", 64, 1, data_type=FLOAT)
+    wide = g.block_scale_dequantize(x, scale, block_size=[1, 128], name="dq")
+    if read == "node":
+        y = g.add(y, wide)
+    else:
+        gemm_graphs.fold(g, wide, "ADD", "m", 64, 128)
+    y.set_output(True).set_data_type(BF16)
+    return g
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (by_itself, "blocks along K have 64 in 's' and 16 in 's', want one number"),
+        (
+            lambda: beside("node"),
+            "node 'dq' is block_scale_dequantize of what no matmul multiplies",
+        ),
+        (
+            lambda: beside("fold"),
+            "node 'dq' is block_scale_dequantize of what no matmul multiplies",
+        ),
+    ],
+)
+def test_scales_belong_to_a_side_of_a_matmul(make, reason):
+    for target in (CPU, H200):
+        with pytest.raises(cudnnGraphNotSupportedError) as declined:
+            plan_graph(make(), target)
+        assert reason in str(declined.value)
+
+
 DT = cudnn.data_type
 
 

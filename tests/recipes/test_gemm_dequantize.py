@@ -86,6 +86,14 @@ def batched():
     return g
 
 
+def behind_another():
+    g = gemm_graphs.graph("g")
+    a, b, c = (operand(g, name, 64, 64) for name in "ABC")
+    y = g.mul(g.matmul(a, b, name="first"), g.tensor_scalar(0.5))
+    g.matmul(y, c, name="second").set_output(True).set_data_type(BF16)
+    return g
+
+
 def stored():
     g = scaled_before("g", 64, 72, 80)
     wide = next(tensor for tensor in g.tensors.values() if tensor.name == "A_wide")
@@ -115,6 +123,7 @@ def folded():
          "[1, 1, 80], want 1 along K"),
         (computed, "by which 'times' multiplies ahead of a matmul, is what 'exp' computes, want a"),
         (activated, "A of 'mm', 'act::OUT_0', is what 'act' computes, want a graph input, or what"),
+        (behind_another, "'first::C', of which A of 'second' is made, is what 'first' computes"),
         (batched, "gives 'wide' axes that 'A' does not have"),
         (stored, "'A_wide', which 'scale_A' gives ahead of a matmul, is an output, want it"),
         (read_after, "node 'sum' reads 'A_wide', an operand of a matmul"),
@@ -128,6 +137,20 @@ def test_what_does_not_move_behind_the_product_is_declined(make, reason):
         with pytest.raises(cudnnGraphNotSupportedError) as declined:
             plan_graph(make(), target)
         assert reason in str(declined.value), str(declined.value)
+
+
+def test_a_number_is_no_matrix_where_the_matrix_is_one_number_too():
+    """Either has the extents of what they give."""
+    g = gemm_graphs.graph("g")
+    a, b = operand(g, "A", 1, 1), operand(g, "B", 1, 72)
+    scalar = {"dim": [1, 1, 1], "stride": [1, 1, 1], "data_type": FLOAT}
+    number = g.tensor(name="number", is_pass_by_value=True, **scalar)
+    wide = g.mul(g.tensor(name="factor", **scalar), g.mul(number, a))
+    g.matmul(wide, b).set_output(True).set_data_type(BF16)
+    facts = facts_of(g)
+    assert facts.a.name == "A"
+    kinds = [(tensor.name, kind) for tensor, kind in facts.epilogue.inputs]
+    assert kinds == [("number", "value"), ("factor", "scalar")]
 
 
 @pytest.fixture(scope="module")
