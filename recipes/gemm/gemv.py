@@ -38,7 +38,8 @@ class GemvCapability(GemmCapability):
         if reason is not None:
             return reason
         if facts.majors() != ("k", "k"):
-            return f"A and B are {'/'.join(facts.majors() or ('no', 'no'))}-major, want k/k"
+            majors = facts.as_declared().majors() or ("no", "no")
+            return f"A and B are {'/'.join(majors)}-major, want k/k"
         for operand, axis in ((facts.a, -1), (facts.b, -2)):
             if reason := tma.why_not_operand(operand, axis, facts.symbols):
                 return reason

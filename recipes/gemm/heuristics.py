@@ -82,10 +82,10 @@ def _few_rows(
         engines[GemmConfig] = SM90_PERSISTENT
     if SM90_GEMV in offered:
         engines[GemvConfig] = SM90_GEMV
-    most = cases[-1]["m"]
+    most, counted = cases[-1]["m"], "column" if facts.is_transposed else "row"
     times = table.times(most, cases[-1]["n"], cases[-1]["k"])
     for config in table.rank(cases, tuple(engines)):
-        us = f"{times[config]:.1f} us for {most} row{'s' * (most != 1)}"
+        us = f"{times[config]:.1f} us for {most} {counted}{'s' * (most != 1)}"
         why = f"{us} {of}on an H200, by the table of few rows"
         yield PlanConfig(engines[type(config)], config, why)
 

@@ -11,6 +11,7 @@ from gemm_facts import facts_of
 from table_model import declared
 
 from cudnn_aot.compiler.planning.plan import plan_graph
+from cudnn_aot.compiler.planning.plan_list import PlanList
 from cudnn_aot.compiler.target.target import load_target
 
 H200 = load_target("h200")
@@ -42,6 +43,30 @@ def test_a_person_reads_of_the_graph_as_it_is():
     assert described["epilogue input 'bias'"].startswith("row, ")
     assert described["computed as"].startswith("the transpose")
     assert "computed as" not in facts_of(gemm_graphs.plain("g", 64, 64, 64)).describe()
+
+
+def test_reasons_are_of_the_graph_as_it_is():
+    """Also of what the rows of a kernel decide."""
+    plans = PlanList(with_columns(gemm_graphs.other_majors("g", 8, 512, 1024, False, False)), H200)
+    assert plans.support["gemm.sm90.gemv"] == "A and B are k/n-major, want k/k"
+    few = PlanList(with_columns(gemm_graphs.plain("g", 4096, 2, 2048)), H200)
+    assert " us for 2 columns on an H200" in few.entries[0].why
+    (ranges, *_) = PlanList(gemm_graphs.of_any_columns("g", 4096, 2048), H200).entries
+    assert " us for 16 columns on an H200" in ranges.parts[0].plan.why
+
+
+def test_each_number_of_columns_is_of_its_range():
+    """Columns are the rows of kernels, which ranges are of."""
+    graph = gemm_graphs.of_any_columns("g", 4096, 2048)
+    (ranges, *_) = PlanList(graph, H200).entries
+    plan = plan_graph(graph, H200)
+    assert len(ranges.parts) > 1
+    for part in ranges.parts:
+        ((name, low, high),) = part.bounds
+        for columns in (max(low, 1), high):
+            branch = declared(plan.table, {name: columns}).branch(plan.table)
+            assert branch.endswith(f" N={low}..{high}")
+    assert declared(plan.table, {"N": 0}).branch(plan.table).startswith("empty")
 
 
 @pytest.mark.parametrize(

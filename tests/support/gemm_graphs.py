@@ -382,6 +382,15 @@ def by_columns(name: str, m, n, k, io=BF16, out=None, batch=1, symbols=None) -> 
     return g
 
 
+def of_any_columns(name: str, m, k, most=2048) -> Graph:
+    """A product of any number of columns, which lie together."""
+    g = graph(name, symbols={"N": {"min": 0, "max": most}})
+    y = g.matmul(operand(g, "A", m, k), operand(g, "B", k, "N", transposed=True), name="mm")
+    y.set_output(True).set_data_type(BF16).set_name("Y")
+    y.set_dim([1, m, "N"]).set_stride([f"{m}*N", 1, m])
+    return g
+
+
 def linear(g, m=320, n=768, k=512):
     """A, B, bias and Y = relu(A @ B + bias), declared as programs do."""
     a = g.tensor(name="A", dim=[1, m, k], stride=[m * k, k, 1])
