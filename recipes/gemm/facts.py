@@ -479,11 +479,12 @@ def _block_scale(node: Node, axis: int, producer: _Producer) -> BlockScale | Ref
 
 
 def _sum_dtype(matmul: Node, matrices: _Matrices) -> str:
-    """Type that a kernel sums products in: the matmul's, or of INT8 that is dequantized ahead of it
-    INT32, whose sums are those of the numbers before they were scaled, exact.
+    """Type that a kernel sums products in: the matmul's, or of INT8, where a side is dequantized
+    ahead of it, INT32, whose sums are those of the numbers before they were scaled, exact.
     """
     both = [matrices[id(matmul), port] for port in matmul.inputs]
-    is_exact = all(each.nodes and dtype_name(each.stored.data_type) == "INT8" for each in both)
+    is_integer = all(dtype_name(each.stored.data_type) == "INT8" for each in both)
+    is_exact = is_integer and any(each.nodes for each in both)
     return "INT32" if is_exact else _compute_dtype(matmul)
 
 

@@ -40,7 +40,10 @@ def of_one_matrix(name, m, n, k, types):
     a, b = operand(g, "A", m, k, data_type=types[0]), operand(g, "B", k, n, data_type=types[1])
     factor = g.tensor(name="factor", dim=[1, 1, 1], stride=[1, 1, 1], data_type=FLOAT)
     wide = g.scale(g.mul(a, g.tensor_scalar(0.5)), factor)
-    g.matmul(wide, b, name="mm").set_output(True).set_data_type(FLOAT)
+    y = g.matmul(wide, b, name="mm")
+    if types[0] is INT8:
+        y = g.mul(y, g.tensor_scalar(1 / (gemm_graphs.INT8_VARIANCE * k**0.5)))
+    y.set_output(True).set_data_type(FLOAT)
     return g
 
 
@@ -49,7 +52,9 @@ def test_int8_is_summed_exactly():
     assert facts_of(graph).accumulators == ("INT32",)
     for target in (CPU, H200):
         plan_graph(graph, target)
-    # Of one matrix alone the product is no sum of INT8.
+    one = of_one_matrix("g", 64, 72, 80, (INT8, INT8))
+    assert facts_of(one).accumulators == ("INT32",)
+    # Where the other is of another type, the product is no sum of INT8.
     with pytest.raises(cudnnGraphNotSupportedError, match="want the same dtype"):
         plan_graph(of_one_matrix("g", 64, 72, 80, (INT8, BF16)), CPU)
 
@@ -171,6 +176,7 @@ def store(tmp_path_factory):
         scaled_before("types", 9, 16, 32, types=(E4M3, E5M2), each=(True, False)),
         scaled_before("int8", 33, 20, 50, types=(INT8, INT8), each=(True, True), out=FLOAT),
         of_one_matrix("one", 33, 20, 50, (HALF, HALF)),
+        of_one_matrix("int8_one", 33, 20, 50, (INT8, INT8)),
         gated,
     ]
     files = [write_graph(folder, graph) for graph in graphs]
@@ -179,7 +185,7 @@ def store(tmp_path_factory):
     return folder / "store"
 
 
-@pytest.mark.parametrize("name", ["all", "types", "int8", "one", "gated"])
+@pytest.mark.parametrize("name", ["all", "types", "int8", "one", "int8_one", "gated"])
 def test_values(store, name):
     assert_right(store, name)
 
