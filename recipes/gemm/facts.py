@@ -505,7 +505,9 @@ def _epilogue(
     ahead = {id(node) for matrix in matrices.values() for node in matrix.nodes}
     for node in order:
         if node.op == DEQUANTIZE and id(node) not in ahead:
-            return Refusal(f"node {node.name!r} is {DEQUANTIZE} of what no matmul multiplies")
+            return Refusal(
+                f"node {node.name!r} is {DEQUANTIZE}, want it of what a matmul multiplies"
+            )
     pointwise = [node for node in order if node.spec.is_pointwise and id(node) not in ahead]
     factors = [factor for matrix in matrices.values() for factor in matrix.factors]
     read_after = [tensor for node in pointwise for tensor in node.inputs.values()]

@@ -126,11 +126,11 @@ def beside(read):
         (by_itself, "blocks along K have 64 in 's' and 16 in 's', want one number"),
         (
             lambda: beside("node"),
-            "node 'dq' is block_scale_dequantize of what no matmul multiplies",
+            "node 'dq' is block_scale_dequantize, want it of what a matmul",
         ),
         (
             lambda: beside("fold"),
-            "node 'dq' is block_scale_dequantize of what no matmul multiplies",
+            "node 'dq' is block_scale_dequantize, want it of what a matmul",
         ),
     ],
 )

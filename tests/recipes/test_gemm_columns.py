@@ -5,16 +5,22 @@ from __future__ import annotations
 import json
 
 import gemm_graphs
+import numpy as np
 import pytest
 from cli_process import run_cli, write_graph
 from gemm_facts import facts_of
+from graph_strategies import graphs
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from table_model import declared
 
+from cudnn_aot.compiler.formats import graph_json
 from cudnn_aot.compiler.planning.plan import plan_graph
 from cudnn_aot.compiler.planning.plan_list import PlanList
 from cudnn_aot.compiler.target.target import load_target
+from cudnn_aot.errors import cudnnGraphNotSupportedError
 
-H200 = load_target("h200")
+CPU, H200 = load_target("cpu"), load_target("h200")
 
 
 def with_columns(graph):
@@ -116,6 +122,40 @@ def test_graphs_of_columns_have_tensor_cores_where_they_are_aligned(name):
         symbols = {"M": m} if name == "columns_any_m" else {}
         branch = declared(plan.table, symbols).branch(plan.table)
         assert branch == ("any_stride" if name == "columns_odd" else "tma"), m
+
+
+def offsets(dim, stride):
+    """Of every element, in elements."""
+    steps = np.meshgrid(*map(np.arange, dim), indexing="ij") if dim else []
+    return sum(index * step for index, step in zip(steps, stride, strict=True))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(graph=graphs(), m=st.sampled_from([1, 2, 16, 64]))
+def test_kernels_see_the_matrices_of_the_graph_or_of_its_transpose(graph, m):
+    """A ``(M, K, L)``, B ``(N, K, L)``, and each tensor of the epilogue spread ``(M, N, L)``."""
+    for target in (CPU, H200):
+        try:
+            table = plan_graph(graph_json.loads(graph_json.dumps(graph)), target).table
+        except cudnnGraphNotSupportedError:
+            continue
+        facts = facts_of(graph)
+        values = {"M": m} if graph.symbols else {}
+        call, extents = declared(table, values), facts.as_declared().extents_at(values)
+        shape = [extents[name] for name in ("batch", "m", "n")]
+        for branch in table["branches"].values():
+            for step in branch["steps"]:
+                views = [each for each in step["args"] if each["arg"] == "tensor"]
+                for place, view in enumerate(views):
+                    held = call.operands[view["operand"]]
+                    want = offsets(held.dim, held.stride)
+                    if place > 1:
+                        want = np.broadcast_to(want, shape)
+                    # B has its columns first, and so has a transpose what is not B.
+                    is_turned = facts.is_transposed != (place == 1)
+                    want = want.transpose(2, 1, 0) if is_turned else want.transpose(1, 2, 0)
+                    seen = ([call.value(e) for e in view[name]] for name in ("dim", "stride"))
+                    assert np.array_equal(offsets(*seen), want), (view, held)
 
 
 def of_one_axis(name, m, n, k):

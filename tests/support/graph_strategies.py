@@ -1,4 +1,4 @@
-"""Random graphs for property tests: a matmul and a pointwise DAG behind it."""
+"""Random graphs for property tests: a matmul, factors ahead of it, a pointwise DAG behind it."""
 
 from typing import Any
 
@@ -34,6 +34,7 @@ def graphs(draw: Any) -> Graph:
     )
     a = graph.tensor([2, m, k], name="A")
     b = graph.tensor([1, k, n], draw(st.sampled_from([None, [k * n, 1, k]])), name="B")
+    a, b = _scaled(draw, graph, a, [1, m, 1]), _scaled(draw, graph, b, [1, 1, n])
     values = [graph.matmul(a, b)]
     for _ in range(draw(st.integers(0, 5))):
         row: Op = draw(st.sampled_from(POINTWISE))
@@ -44,15 +45,29 @@ def graphs(draw: Any) -> Graph:
         name = draw(st.sampled_from(["", "step"]))
         values.append(getattr(graph, row.name)(*operands, **attrs, name=name))
     read = {id(t) for node in graph.nodes for t in node.inputs.values()}
+    has_columns = draw(st.booleans())
     for index, value in enumerate(values):
         is_leaf = id(value) not in read
         if is_leaf or draw(st.booleans()):
             value.set_output(True, optional=not is_leaf and draw(st.booleans()))
+            if has_columns:
+                size = f"{n}*{m}" if symbolic else n * m
+                value.set_dim([2, m, n]).set_stride([size, 1, m])
         if draw(st.booleans()):
             value.set_data_type(draw(st.sampled_from([data_type.HALF, data_type.FLOAT])))
         if draw(st.integers(0, 3)) == 0:
             value.set_name(f"value{index}")
     return graph
+
+
+def _scaled(draw: Any, graph: Graph, matrix: Any, each: list[Any]) -> Any:
+    """The matrix, or it times a number or one of each row or column, ahead of the matmul."""
+    kind = draw(st.sampled_from(["", "", "each", "one", "value"]))
+    if not kind:
+        return matrix
+    dim = each if kind == "each" else [1, 1, 1]
+    factor = graph.tensor_scalar(0.5) if kind == "value" else graph.tensor(dim, name="factor")
+    return graph.mul(*draw(st.permutations([matrix, factor])))
 
 
 def _operand(draw: Any, graph: Graph, m: Any, n: int) -> Any:
