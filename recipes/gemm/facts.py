@@ -123,6 +123,7 @@ class GemmFacts:
     ``b`` is that of the first product; each of ``other_b``, of the same extents, gives one more
     with the same A. ``scales`` are those of A and of every B, in order. ``accumulators`` are the
     types of the products' arithmetic, one for each; ``arithmetic`` has those of every node.
+    ``is_transposed`` says that all of this is of the transpose of the graph's result.
     """
 
     a: Operand
@@ -427,13 +428,14 @@ def _as_operand(tensor: Tensor, matmul: Node, port: str) -> str:
 
 
 def _factored(node: Node, producer: _Producer) -> tuple[Tensor, Tensor]:
-    """The matrix that a node multiplies, and by what. Where both have the extents of the result,
-    the matrix is what is computed, and is not passed by value.
+    """The matrix that a node multiplies, and by what. Where both have the extents of the result, as
+    they may where K is 1, the matrix is not passed by value, is what is computed, is not FLOAT.
     """
     extents = node.outputs["OUT_0"].dim
 
     def is_factor(tensor: Tensor) -> tuple[bool, ...]:
-        return tensor.dim != extents, tensor.is_pass_by_value, id(tensor) not in producer
+        is_given, is_wide = id(tensor) not in producer, dtype_name(tensor.data_type) == "FLOAT"
+        return tensor.dim != extents, tensor.is_pass_by_value, is_given, is_wide
 
     matrix, factor = sorted(node.inputs.values(), key=is_factor)
     return matrix, factor

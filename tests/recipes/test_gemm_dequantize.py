@@ -144,7 +144,7 @@ def test_what_does_not_move_behind_the_product_is_declined(make, reason):
         assert reason in str(declined.value), str(declined.value)
 
 
-def test_a_number_is_no_matrix_where_the_matrix_is_one_number_too():
+def test_a_factor_is_no_matrix_where_both_have_the_same_extents():
     """Either has the extents of what they give."""
     g = gemm_graphs.graph("g")
     a, b = operand(g, "A", 1, 1), operand(g, "B", 1, 72)
@@ -156,6 +156,11 @@ def test_a_number_is_no_matrix_where_the_matrix_is_one_number_too():
     assert facts.a.name == "A"
     kinds = [(tensor.name, kind) for tensor, kind in facts.epilogue.inputs]
     assert kinds == [("number", "value"), ("factor", "scalar")]
+    g = gemm_graphs.graph("g")
+    rows = g.tensor(name="rows", dim=[1, 9, 1], stride=[9, 1, 1], data_type=FLOAT)
+    wide = g.mul(rows, operand(g, "A", 9, 1, data_type=E4M3))
+    g.matmul(wide, operand(g, "B", 1, 72, data_type=E4M3)).set_output(True).set_data_type(BF16)
+    assert facts_of(g).a.name == "A"
 
 
 @pytest.fixture(scope="module")
