@@ -89,7 +89,7 @@ FAMILIES: tuple[Family, ...] = (
         name="gemm",
         base_id=20_000,
         anchors=("matmul",),
-        analyzer="gemm.facts:analyze",
+        analyzer="gemm.analyze:analyze",
         heuristics="gemm.heuristics:recommend",
         engines=(
             EngineSlot(0, "gemm.sm90.persistent", "gemm.sm90:GemmSm90Persistent"),

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import gemm_graphs
 import numpy as np
 import pytest
-from cli_process import run_cli, write_graph
+from cpu_runs import assert_right, build_for_cpu
 from gemm_facts import facts_of
 from graph_strategies import graphs
 from hypothesis import HealthCheck, given, settings
@@ -180,10 +178,7 @@ def store(tmp_path_factory):
         of_one_axis("of_one_axis", 18, 26, 24),
         with_columns(gemm_graphs.plain("shared_b", 9, 21, 16, batch=3, batch_b=1)),
     ]
-    files = [write_graph(folder, graph) for graph in graphs]
-    done = run_cli("build", *files, "--target", "cpu", "--store", folder / "store")
-    assert done.returncode == 0, done.stderr
-    return folder / "store"
+    return build_for_cpu(folder, graphs)
 
 
 @pytest.mark.parametrize("name", ["columns", "fp8", "int8", "majors", "of_one_axis", "shared_b"])
@@ -193,11 +188,4 @@ def test_values(store, name):
 
 @pytest.mark.parametrize("m", [0, 1, 2, 31, 64])
 def test_values_of_any_number_of_rows(store, m):
-    assert_right(store, "any_m", "--symbol", f"M={m}")
-
-
-def assert_right(store, name, *options):
-    done = run_cli("run", name, "--target", "cpu", "--store", store, "--json", *options)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (row,) = json.loads(done.stdout)["runs"]
-    assert row["correct"] and row["worst_error"] <= 1.0
+    assert_right(store, "any_m", M=m)

@@ -4,11 +4,9 @@ multiply what is stored, and scale the product.
 
 from __future__ import annotations
 
-import json
-
 import gemm_graphs
 import pytest
-from cli_process import run_cli, write_graph
+from cpu_runs import assert_right, build_for_cpu
 from gemm_facts import facts_of
 from gemm_graphs import BF16, E4M3, E5M2, FLOAT, HALF, INT8, operand, scaled_before
 
@@ -184,10 +182,7 @@ def store(tmp_path_factory):
         of_one_matrix("int8_one", 33, 20, 50, (INT8, INT8)),
         gated,
     ]
-    files = [write_graph(folder, graph) for graph in graphs]
-    done = run_cli("build", *files, "--target", "cpu", "--store", folder / "store")
-    assert done.returncode == 0, done.stderr
-    return folder / "store"
+    return build_for_cpu(folder, graphs)
 
 
 @pytest.mark.parametrize("name", ["all", "types", "int8", "one", "int8_one", "gated"])
@@ -197,11 +192,4 @@ def test_values(store, name):
 
 @pytest.mark.parametrize("m", [0, 1, 64])
 def test_values_of_any_number_of_rows(store, m):
-    assert_right(store, "each", "--symbol", f"M={m}")
-
-
-def assert_right(store, name, *options):
-    done = run_cli("run", name, "--target", "cpu", "--store", store, "--json", *options)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (row,) = json.loads(done.stdout)["runs"]
-    assert row["correct"] and row["worst_error"] <= 1.0
+    assert_right(store, "each", M=m)

@@ -19,8 +19,9 @@ from cudnn_aot.compiler.planning.plan import plan_graph
 from cudnn_aot.compiler.planning.plan_list import PlanList
 from cudnn_aot.compiler.target.target import load_target
 from cudnn_aot.errors import cudnnGraphNotSupportedError
+from cudnn_aot.recipes.gemm.analyze import analyze
 from cudnn_aot.recipes.gemm.config import GemmConfig, TileClass
-from cudnn_aot.recipes.gemm.facts import Reduction, analyze
+from cudnn_aot.recipes.gemm.facts import Reduction
 from cudnn_aot.recipes.gemm.heuristics import SM90_ANY_STRIDE, SM90_PERSISTENT
 from cudnn_aot.recipes.gemm.model import menu_for, rank_sm90
 from cudnn_aot.recipes.reductions import FOLDED, UNFOLDED

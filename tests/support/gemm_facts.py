@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from cudnn_aot.compiler.planning.engine import Refusal
-from cudnn_aot.recipes.gemm.facts import GemmFacts, analyze
+from cudnn_aot.recipes.gemm.analyze import analyze
+from cudnn_aot.recipes.gemm.facts import GemmFacts
 
 
 def facts_of(graph) -> GemmFacts:

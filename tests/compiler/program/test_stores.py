@@ -33,7 +33,7 @@ from cudnn_aot.errors import (
     UsageError,
     cudnnGraphNotSupportedError,
 )
-from cudnn_aot.recipes.gemm.facts import analyze
+from cudnn_aot.recipes.gemm.analyze import analyze
 
 
 @pytest.fixture
