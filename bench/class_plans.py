@@ -33,6 +33,7 @@ from class_graphs import (
     build_store,
     execute_and_check,
 )
+from program import run_main
 
 from cudnn_aot import runtime
 from cudnn_aot.cache import compile as cache_compile
@@ -115,4 +116,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

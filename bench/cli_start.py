@@ -17,6 +17,8 @@ import subprocess
 import sys
 import time
 
+from program import run_main
+
 from cudnn_aot.cli.commands import COMMANDS
 
 PROGRAM = [sys.executable, "-m", "cudnn_aot.cli.main"]
@@ -80,4 +82,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

@@ -28,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 import config_store
 import gemm_graphs
+from program import run_main
 
 from cudnn_aot.cache.compile import CompilerPool, compile_cached
 from cudnn_aot.cache.spec import KernelSpec
@@ -140,4 +141,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

@@ -21,6 +21,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from program import run_main
+from replay import launcher, medians, need_gpu, relative_error, sets_for, torch
+
 SUPPORT = Path(__file__).parents[1] / "tests" / "support"
 COLUMNS = (32, 48, 64, 96, 128, 160, 192, 224, 256)
 # By the rows of A that are measured: the schedules, each rows and columns of a tile, rows of a
@@ -139,9 +142,6 @@ def columns_of(rows: int, config: Any) -> tuple[int, int]:
 
 def operands_of(size: int, products: int, m: int, n: int, k: int, pool: Any) -> list[Any]:
     """Sets of (A, each B, what else the graph has, Y), the B as they lie in the pool."""
-    import torch
-    from replay import sets_for
-
     each = products * n * k
     count = min(sets_for(size * (m * k + each) + 2 * m * n), pool.numel() // each)
     a = torch.randn(1, m, k, device="cuda").to(pool.dtype)
@@ -156,9 +156,6 @@ def operands_of(size: int, products: int, m: int, n: int, k: int, pool: Any) -> 
 
 def time_of(plan: Any, sets: list[Any]) -> float:
     """Microseconds of a launch."""
-    import torch
-    from replay import launcher, medians, relative_error
-
     output = next(o["uid"] for o in plan.table["operands"] if o["kind"] == "output")
     matrices = ("B",) if "B" in plan.uids else ("Bg", "Bu")
     bound = []
@@ -224,8 +221,6 @@ def show(row: Any) -> None:
 
 def measured(store: Any, size: int, products: int) -> Iterator[Any]:
     """A row for each schedule."""
-    import torch
-
     from cudnn_aot.recipes.gemm.few_rows import Row
 
     pool = torch.randn(products * MOST_COLUMNS * max(DEPTHS), device="cuda") * 0.5
@@ -240,6 +235,7 @@ def measured(store: Any, size: int, products: int) -> Iterator[Any]:
 
 
 def measure(path: str) -> None:
+    need_gpu()
     from cudnn_aot import runtime
 
     store = runtime.open(path, target="h200")
@@ -265,4 +261,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

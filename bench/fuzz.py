@@ -21,6 +21,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from program import run_main
+
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests/support"))
 
 MAX_SECONDS = 5.0  # for one input, which instrumented code reads several times slower
@@ -123,4 +125,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

@@ -21,6 +21,8 @@ import tempfile
 import time
 from collections.abc import Callable
 
+from program import run_main
+
 import cudnn_aot
 from cudnn_aot.compiler.graph.graph import Graph
 
@@ -135,4 +137,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

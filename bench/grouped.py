@@ -16,14 +16,14 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import torch
-from replay import ROUNDS, Launch, launcher, medians, sets_for
+from program import run_main
+from replay import ROUNDS, Launch, launcher, medians, need_gpu, sets_for, torch
 
 from cudnn_aot import runtime
 from cudnn_aot.cache.reader import StoreReader
 
 NAME = re.compile(r"bench_grouped_(bf16|fp8)_(\d+)x(\d+)x(\d+)x(\d+)\Z")
-DTYPES = {"bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn}
+DTYPES = {"bf16": "bfloat16", "fp8": "float8_e4m3fn"}  # torch's names
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Operands:
 
     @staticmethod
     def random(kind: str, experts: int, rows: int, n: int, k: int) -> Operands:
-        dtype = DTYPES[kind]
+        dtype = getattr(torch, DTYPES[kind])
         token = torch.randn(rows, k, device="cuda").to(dtype)
         weight = torch.empty(experts, n, k, device="cuda", dtype=dtype)
         for matrix in weight:  # one after the other: fp32 of all may not fit
@@ -70,7 +70,8 @@ class Operands:
 
 def operand_sets(kind: str, experts: int, rows: int, n: int, k: int) -> list[Operands]:
     """Enough that going round them misses L2."""
-    size = DTYPES[kind].itemsize * (rows * k + min(rows, experts) * n * k) + 2 * rows * n
+    itemsize = getattr(torch, DTYPES[kind]).itemsize
+    size = itemsize * (rows * k + min(rows, experts) * n * k) + 2 * rows * n
     return [Operands.random(kind, experts, rows, n, k) for _ in range(sets_for(size))]
 
 
@@ -148,6 +149,7 @@ def main() -> None:
     parser.add_argument("--store", required=True)
     parser.add_argument("--match", default="", help="only graphs whose names have this")
     given = parser.parse_args()
+    need_gpu()
     torch.manual_seed(0)
     torch.backends.cuda.matmul.allow_tf32 = False
     reader, store = StoreReader(given.store), runtime.open(given.store, target="h200")
@@ -161,4 +163,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

@@ -18,6 +18,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from program import run_main
+
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 from cli_process import linear_graph, run_cli, write_graph
@@ -58,4 +60,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

@@ -29,7 +29,8 @@ from pathlib import Path
 from timeit import Timer
 from typing import Any
 
-import torch
+from program import run_main
+from replay import need_gpu, torch
 
 from cudnn_aot import _native, runtime
 from cudnn_aot.cache.reader import StoreReader
@@ -420,6 +421,7 @@ def main() -> None:
     parser.add_argument("--store", required=True, type=Path)
     parser.add_argument("--rounds", type=int, default=60)
     given = parser.parse_args()
+    need_gpu()
     started = time.monotonic()
     print(f"{torch.cuda.get_device_name()}; medians of {given.rounds} bursts")
     with tempfile.TemporaryDirectory() as folder:
@@ -430,4 +432,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

@@ -17,6 +17,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from program import run_main
+
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests/support"))
 
 
@@ -42,4 +44,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

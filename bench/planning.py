@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from program import run_main
+
 import cudnn_aot
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.compiler.build.driver import build
@@ -111,4 +113,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

@@ -20,6 +20,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests/support"))
 
 import tables  # noqa: E402
+from program import run_main
 
 from cudnn_aot import _native  # noqa: E402
 from cudnn_aot.compiler.graph.extents import Symbol  # noqa: E402
@@ -120,4 +121,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

@@ -7,15 +7,27 @@ from __future__ import annotations
 
 import math
 import statistics
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
+try:
+    import torch
+except ImportError:  # a bench has a help, and some have work, that need none
+    torch = None  # type: ignore[assignment]
 
 Launch = Callable[[int], object]  # of the operand set with this number
 
 ROUNDS, MAX_LAUNCHES, MAX_SETS = 15, 100, 16
 MEASUREMENT_US = 1000.0  # what one measurement takes at least, by launching more often
+
+
+def need_gpu() -> None:
+    """End the program where nothing can be measured."""
+    if torch is None:
+        sys.exit("error: measuring takes torch, which is not installed: pip install torch")
+    if not torch.cuda.is_available():
+        sys.exit("error: measuring takes a GPU, and torch finds none: run it on a GPU host")
 
 
 def sets_for(bytes_per_set: int) -> int:

@@ -21,6 +21,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from program import run_main
+from replay import launcher, medians, need_gpu, relative_error, sets_for, torch
+
 SQUARES = tuple((1, n, n, n) for n in (1024, 2048, 4096, 8192, 16384))
 ROWS = (1, 16, 64, 256, 1024, 4096, 16384)
 # (N, K): qkv and down of Llama-3-8B, gate and up of Llama-3-70B, gate and up of Qwen3-4B.
@@ -53,9 +56,6 @@ def write_graphs(folder: Path) -> None:
 
 def time_pair(plan: Any, uids: tuple[int, int, int], shape: tuple[int, ...]) -> list[float]:
     """Median microseconds of ours and of cuBLAS, and the relative error of ours."""
-    import torch
-    from replay import launcher, medians, relative_error, sets_for
-
     batch, m, n, k = shape
     count = sets_for(2 * batch * (m * k + n * k + m * n))
     sets = []
@@ -89,9 +89,6 @@ def in_order(names: list[str]) -> Iterator[tuple[tuple[int, ...], str]]:
 
 def copy_bandwidth() -> float:
     """GB/s read and written by a device copy."""
-    import torch
-    from replay import medians
-
     source = torch.randn(1 << 28, device="cuda")
     target = torch.empty_like(source)
     (us,) = medians([lambda _: torch.mul(source, 1.0, out=target)], 1)
@@ -99,8 +96,7 @@ def copy_bandwidth() -> float:
 
 
 def compare(path: str) -> None:
-    import torch
-
+    need_gpu()
     from cudnn_aot import runtime
     from cudnn_aot.cache.reader import StoreReader
 
@@ -142,4 +138,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

@@ -23,6 +23,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from program import run_main
+
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 _RUN = """
@@ -164,4 +166,4 @@ def _floor(store: Path, folder: Path) -> Callable[[], dict[str, list[float]]]:
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

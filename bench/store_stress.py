@@ -14,6 +14,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from program import run_main
+
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 
@@ -40,4 +42,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

@@ -21,21 +21,21 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import torch
-from replay import ROUNDS, launcher, medians, relative_error, sets_for
+from program import run_main
+from replay import ROUNDS, launcher, medians, need_gpu, relative_error, sets_for, torch
 
 from cudnn_aot import runtime
 from cudnn_aot.cache.reader import StoreReader
 
 NAME = re.compile(r"bench_(fp8|int8|block|gelu|residual|amax|gated|gated_fp8)_(\d+)x(\d+)x(\d+)\Z")
-FP8 = torch.float8_e4m3fn
+FP8 = getattr(torch, "float8_e4m3fn", None)
 BLOCK = 128
 AMAX_SCALE = 56.0  # the largest of some 1e8 normal numbers is below 8
 # Relative errors, of rounding to bf16 and to E4M3.
 ERROR, FP8_ERROR = 1e-2, 4e-2
 EXACT = 1e-30  # of nothing: an error is 0 or at least an integer over the largest one
-Operands = dict[str, torch.Tensor]
-Function = Callable[[Operands], torch.Tensor]
+Operands = dict[str, "torch.Tensor"]
+Function = Callable[[Operands], "torch.Tensor"]
 
 
 def operand_sets(kind: str, m: int, n: int, k: int) -> list[Operands]:
@@ -238,6 +238,7 @@ def main() -> None:
     kinds = NAME.pattern.partition("(")[2].partition(")")[0].split("|")
     parser.add_argument("--only", nargs="+", choices=kinds, help="these kinds of graphs alone")
     given = parser.parse_args()
+    need_gpu()
     torch.backends.cuda.matmul.allow_tf32 = False
     reader, store = StoreReader(given.store), runtime.open(given.store, target="h200")
     names = sorted(name for target, name in reader.names() if target == "h200")
@@ -284,4 +285,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

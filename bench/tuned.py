@@ -20,6 +20,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from program import run_main
+from replay import medians, need_gpu, sets_for, torch
+
 from cudnn_aot.compiler.planning.tuning import read_entries
 
 # (N, K) of the projections: qkv, o, gate and up in one, down.
@@ -47,9 +50,6 @@ def write_graphs(folder: Path) -> None:
 
 
 def cublas_us(m: int, n: int, k: int) -> float:
-    import torch
-    from replay import medians, sets_for
-
     count = sets_for(2 * (m * k + n * k + m * n))
     sets = []
     for _ in range(count):
@@ -92,9 +92,10 @@ def main() -> None:
     if asked.graphs:
         write_graphs(asked.graphs)
     else:
+        need_gpu()
         plain = "BFLOAT16xBFLOAT16 kk []  -> BFLOAT16"
         compare([e for e in read_entries(asked.tuning) if e["layout_class"] == plain])
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

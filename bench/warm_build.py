@@ -25,6 +25,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 import gemm_graphs
+from program import run_main
 
 from cudnn_aot.compiler.build.driver import build
 from cudnn_aot.compiler.formats import graph_json
@@ -134,4 +135,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

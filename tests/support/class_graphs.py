@@ -11,9 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from cudnn_aot.cli.operands import compare, make_operands
 from cudnn_aot.compiler.build.driver import build
 from cudnn_aot.compiler.formats import graph_json
 from cudnn_aot.compiler.graph.enums import data_type
@@ -118,6 +115,10 @@ def any_batched(dice: random.Random) -> Batched:
 
 def execute_and_check(plan: Plan, graph: Graph, seed: int) -> None:
     """Execute a bound plan of a graph on random operands; compare with the reference."""
+    import numpy as np  # here: a bench that declares graphs has a help without it
+
+    from cudnn_aot.cli.operands import compare, make_operands
+
     operands = make_operands(graph, {}, seed)
     bindings = {buffer.uid: buffer.view for buffer in (*operands.inputs, *operands.outputs)}
     workspace = np.empty(plan.workspace_bytes(), np.uint8)
