@@ -505,24 +505,31 @@ OPS: dict[str, PointwiseOp] = {
 }
 
 
-# About how many instructions an op takes for an element on the GPU: those that say more than
-# `OTHER_INSTRUCTIONS` does.
+# About how many instructions an op takes for an element on the GPU, or more: those that say another
+# number than `OTHER_INSTRUCTIONS` does. bench/chains.py measures them. Several take fewer, `exp` 8
+# and `sqrt` 4; they stay with the others, since fewer makes blocks of columns wider than there are
+# registers beside as many sums as there can be.
 OTHER_INSTRUCTIONS = 24
 _FEW = """
     identity abs neg ceil floor add bias sub mul scale add_square max min cmp_eq cmp_neq cmp_lt
-    cmp_le cmp_gt cmp_ge logical_not logical_and logical_or binary_select relu leaky_relu
-    relu_backward leaky_relu_backward cast
+    cmp_le cmp_gt cmp_ge logical_not logical_and logical_or binary_select relu leaky_relu cast
 """
 INSTRUCTIONS = (
     dict.fromkeys(_FEW.split(), 2)
-    | {"sigmoid": 4, "swish": 5, "gelu_approx_tanh": 9, "gelu": 11}
+    | {"relu_backward": 3, "leaky_relu_backward": 3}
+    | {"sigmoid": 4, "swish": 5, "gelu_approx_tanh": 9, "gelu": 11, "softplus": 39}
     | dict.fromkeys(["sin", "cos", "tan", "pow", "mod"], 80)
 )
+# A cast to 8 bits and back takes more than others do.
+CAST_INSTRUCTIONS = {"FP8_E4M3": 12, "FP8_E5M2": 12, "INT8": 5}
 
 
 def instructions(nodes: Sequence[Any]) -> int:
     """About how many a chain takes for an element."""
-    return sum(INSTRUCTIONS.get(name, OTHER_INSTRUCTIONS) for name, _, _ in nodes)
+    return sum(
+        CAST_INSTRUCTIONS.get(attributes.get("dtype")) or INSTRUCTIONS.get(name, OTHER_INSTRUCTIONS)
+        for name, _, attributes in nodes
+    )
 
 
 def apply_op(machine: Any, name: str, values: Sequence[Any], attributes: Mapping[str, Any]) -> Any:

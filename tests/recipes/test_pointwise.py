@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import op_chains
 import pointwise_graphs
 import pytest
 
@@ -158,6 +159,30 @@ def test_instructions_are_of_ops():
     assert set(pointwise.INSTRUCTIONS) <= set(pointwise.OPS)
     chain = [["gelu", [0], {}], ["tan", [1], {}], ["elu", [2], {}]]
     assert pointwise.instructions(chain) == 11 + 80 + pointwise.OTHER_INSTRUCTIONS
+    casts = [["cast", [0], {"dtype": dtype}] for dtype in ("BFLOAT16", "BOOLEAN", "FP8_E4M3")]
+    assert pointwise.instructions(casts) == 2 + 2 + 12
+
+
+def test_no_op_takes_many_more_instructions_than_said(compile_kernels, tmp_path):
+    """Not half as many again, or three where few are said: kernels have room for what is said."""
+    count, bare = 4, "none"
+    chains = {link: op_chains.epilogue(link, count) for link in op_chains.LINKS}
+    chains[bare] = op_chains.epilogue("identity", 0)
+    jobs = [
+        {
+            "name": name,
+            "template": "gemm.kernels.simt:matmul",
+            "params": op_chains.simt(chain),
+            "arch": "sm_90a",
+        }
+        for name, chain in chains.items()
+    ]
+    compile_kernels(jobs, tmp_path)
+    code = {n: op_chains.machine_code((tmp_path / f"{n}.o").read_bytes()) for n in chains}
+    for link in op_chains.LINKS:
+        said = pointwise.instructions(chains[link]["nodes"][1:]) / count
+        each = (code[link] - code[bare]) / op_chains.SIMT_ELEMENTS / count
+        assert each <= max(1.5 * said, said + 3), f"{link}: {each:.1f}, {said:.0f} are said"
 
 
 @np.errstate(all="ignore")

@@ -24,13 +24,13 @@ ON_GPU = {
     "tuned.py": ("--tuning", "h200.json"),
 }
 # Runs a script where these cannot be imported.
-WITHOUT = """
+WITHOUT = f"""
 import runpy, sys
 names, sys.argv = sys.argv[1].split(","), sys.argv[2:]
 sys.modules.update(dict.fromkeys(names))
-sys.path.insert(0, {folder!r})
+sys.path.insert(0, {str(BENCH)!r})
 runpy.run_path(sys.argv[0], run_name="__main__")
-""".format(folder=str(BENCH))
+"""
 # A torch that finds no GPU.
 NO_GPU = "class cuda:\n    is_available = staticmethod(lambda: False)\n"
 
