@@ -35,7 +35,7 @@ def frozen(m, n=512, k=256):
 
 def entry(graph, *plans, target="h200", **changes):
     """A file's entry about a graph."""
-    facts = facts_for(graph, manifest.resolve("gemm.facts:analyze"))
+    facts = facts_for(graph, manifest.resolve("gemm.analyze:analyze"))
     listed = [{"engine": engine, "knobs": knobs} for engine, knobs in plans]
     return {
         "family": "gemm",
@@ -173,7 +173,7 @@ def test_times_of_a_file_are_in_no_key(tmp_path: Path):
 
 @given(st.integers(0, 8192), st.sampled_from(["M", "2*M", "64*M"]), st.sampled_from([1, 8]))
 def test_extents_tell_the_symbol(value: int, rows: str, step: int):
-    facts = facts_for(symbolic(m=rows, multiple_of=step), manifest.resolve("gemm.facts:analyze"))
+    facts = facts_for(symbolic(m=rows, multiple_of=step), manifest.resolve("gemm.analyze:analyze"))
     extents = facts.extents_at({"M": value})
     assert facts.symbols_at(extents) == ({"M": value} if value % step == 0 else None)
     for name in ("batch", "n", "k"):
@@ -185,7 +185,7 @@ def test_extents_tell_the_symbol(value: int, rows: str, step: int):
 def test_extents_tell_a_symbolic_batch():
     symbols = {"B": {"min": 1, "max": 64}}
     graph = gemm_graphs.plain("g", 128, 256, 512, batch="B", symbols=symbols).freeze()
-    facts = facts_for(graph, manifest.resolve("gemm.facts:analyze"))
+    facts = facts_for(graph, manifest.resolve("gemm.analyze:analyze"))
     assert facts.symbols_at(facts.extents_at({"B": 5})) == {"B": 5}
 
 
