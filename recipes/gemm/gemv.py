@@ -16,6 +16,7 @@ from cudnn_aot.compiler.planning.engine import Lowering, Refusal
 from cudnn_aot.compiler.target.target import Target
 from cudnn_aot.recipes.gemm import lowering, tma
 from cudnn_aot.recipes.gemm.any_stride import add_any_stride_branch
+from cudnn_aot.recipes.gemm.batch import as_rows, forms
 from cudnn_aot.recipes.gemm.capability import SM90, GemmCapability
 from cudnn_aot.recipes.gemm.config import GemvConfig
 from cudnn_aot.recipes.gemm.facts import GemmFacts
@@ -56,31 +57,33 @@ class GemmSm90Gemv(ScheduledEngine):
     caps = (GemvCapability(dtypes=("BFLOAT16", "HALF"), alignment_bytes=tma.ALIGN_BYTES, **SM90),)
 
     def configs(self, facts: GemmFacts, target: Target) -> Iterable[GemvConfig]:
-        has_few = bounds(facts.m, facts.symbols)[0] <= MAX_ROWS
+        has_few = bounds((as_rows(facts) or facts).m, facts.symbols)[0] <= MAX_ROWS
         return GemvConfig.measured() if has_few else ()
 
     def lower(self, facts: GemmFacts, knobs: GemvConfig, target: Target) -> Lowering | Refusal:
         builder = lowering.TableBuilder(facts, "cuda")
         k = extent_expr(facts.k)
         for variant, parts in builder.variants():
-            params = {
-                "ab_dtype": facts.a.dtype,
-                "rows": knobs.rows,
-                "columns": knobs.columns,
-                "k_warps": knobs.k_warps,
-                "unroll": knobs.unroll,
-                "epilogue": parts.epilogue,
-            }
-            kernel = builder.kernel(kernel_spec(TEMPLATE, params, target))
-            guard = ex.all_of(
-                variant.guard,
-                ex.lt(0, k),
-                ex.divides(K_MULTIPLE, k),
-                tma.guard(facts.a, -1),
-                tma.guard(facts.b, -2),
-            )
-            args = [{"arg": "launch"}, *parts.operands, *parts.tail]
-            steps = [{"step": "kernel", "kernel": kernel, "args": args}]
-            builder.add(f"gemv{variant.name}", guard, [], steps)
+            for form in forms(facts, variant, parts):
+                params = {
+                    "ab_dtype": facts.a.dtype,
+                    "rows": knobs.rows,
+                    "columns": knobs.columns,
+                    "k_warps": knobs.k_warps,
+                    "unroll": knobs.unroll,
+                    "epilogue": form.parts.epilogue,
+                }
+                kernel = builder.kernel(kernel_spec(TEMPLATE, params, target))
+                guard = ex.all_of(
+                    variant.guard,
+                    form.guard,
+                    ex.lt(0, k),
+                    ex.divides(K_MULTIPLE, k),
+                    tma.guard(facts.a, -1),
+                    tma.guard(facts.b, -2),
+                )
+                args = [{"arg": "launch"}, *form.parts.operands, *form.parts.tail]
+                steps = [{"step": "kernel", "kernel": kernel, "args": args}]
+                builder.add(f"gemv{form.name}{variant.name}", guard, [], steps)
             add_any_stride_branch(builder, facts, variant, parts, target)
         return Lowering(tuple(builder.kernels), builder.table())

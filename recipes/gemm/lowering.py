@@ -322,11 +322,12 @@ def variants(facts: GemmFacts) -> Iterator[Variant]:
             for operand, here in zip(optional, bound, strict=True)
         ]
         absent = [operand.uid for operand, here in zip(optional, bound, strict=True) if not here]
-        outputs = _bound(facts.epilogue, absent)
+        outputs = bound_outputs(facts.epilogue, absent)
         yield Variant(ex.all_of(*guards), tuple(sorted(absent)), outputs)
 
 
-def _bound(epilogue: Epilogue, absent: Collection[int]) -> tuple[EpilogueOutput, ...]:
+def bound_outputs(epilogue: Epilogue, absent: Collection[int]) -> tuple[EpilogueOutput, ...]:
+    """The outputs that are left without those of some uids."""
     return tuple(output for output in epilogue.outputs if output.operand.uid not in absent)
 
 
@@ -343,7 +344,7 @@ class _Pruned:
 
 @functools.lru_cache(maxsize=64)  # every range of a plan asks for the same
 def _pruned(epilogue: Epilogue, absent: tuple[int, ...]) -> _Pruned:
-    inputs, nodes, outputs = epilogue.inputs, epilogue.nodes, _bound(epilogue, absent)
+    inputs, nodes, outputs = epilogue.inputs, epilogue.nodes, bound_outputs(epilogue, absent)
     first_input = epilogue.products
     first_node = first_input + len(inputs)
     needed = {output.value for output in outputs}

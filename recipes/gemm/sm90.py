@@ -24,6 +24,7 @@ from cudnn_aot.compiler.target.target import Target
 from cudnn_aot.errors import cudnnGraphNotSupportedError
 from cudnn_aot.recipes.gemm import lowering, tma
 from cudnn_aot.recipes.gemm.any_stride import add_any_stride_branch, second_step
+from cudnn_aot.recipes.gemm.batch import Form, forms
 from cudnn_aot.recipes.gemm.capability import FUSED, SM90, GemmCapability
 from cudnn_aot.recipes.gemm.config import (
     STREAM_MAX_PIECES,
@@ -33,7 +34,7 @@ from cudnn_aot.recipes.gemm.config import (
     tile_class,
 )
 from cudnn_aot.recipes.gemm.facts import GemmFacts
-from cudnn_aot.recipes.gemm.lowering import Json, KernelParts, TableBuilder, Variant
+from cudnn_aot.recipes.gemm.lowering import Json, KernelParts, TableBuilder
 from cudnn_aot.recipes.operand import FP8_DTYPES, bounds
 
 TMA_TEMPLATE = "gemm.kernels.sm90:matmul"
@@ -92,19 +93,14 @@ class GemmSm90Persistent(ScheduledEngine):
             return Refusal(reason)
         builder = TableBuilder(facts, "cuda")
         for variant, parts in builder.variants():
-            _add_tma_branch(builder, facts, knobs, variant, parts, target)
+            for form in forms(facts, variant, parts):
+                _add_tma_branch(builder, form, knobs, target)
             add_any_stride_branch(builder, facts, variant, parts, target)
         return Lowering(tuple(builder.kernels), builder.table())
 
 
-def _add_tma_branch(
-    builder: TableBuilder,
-    facts: GemmFacts,
-    config: GemmConfig,
-    variant: Variant,
-    parts: KernelParts,
-    target: Target,
-) -> None:
+def _add_tma_branch(builder: TableBuilder, form: Form, config: GemmConfig, target: Target) -> None:
+    facts, variant, parts = form.facts, form.variant, form.parts
     outputs = variant.stored
     layout, axes = facts.majors(), tma.unit_axes(facts)
     if layout is None or axes is None or tma.why_not(facts, outputs):
@@ -116,6 +112,7 @@ def _add_tma_branch(
     ]
     guard = ex.all_of(
         variant.guard,
+        form.guard,
         ex.lt(config.cluster_k - 1, ex.ceil_div(extent_expr(facts.k), config.tile_k)),
         *(tma.guard(operand, axis) for operand, axis in tma.matrices(facts, axes)),
         *output_guards,
@@ -137,7 +134,7 @@ def _add_tma_branch(
     args = head + operands + parts.inputs + folds.outputs
     steps += [{"step": "kernel", "kernel": kernel, "args": args}, *folds.steps]
     name = "stream_k" if config.stream_k else "tma"
-    builder.add(f"{name}{variant.name}", guard, workspace, steps)
+    builder.add(f"{name}{form.name}{variant.name}", guard, workspace, steps)
 
 
 def tma_params(
@@ -163,7 +160,8 @@ def _is_long(facts: GemmFacts) -> bool:
 
 def _is_shared(facts: GemmFacts) -> bool:
     """Whether several matrices of a batch are multiplied by one B."""
-    return any(tuple(b.dim[:-2]) != facts.batch for b in facts.every_b)
+    has_batch = any(extent != 1 for extent in facts.batch)
+    return has_batch and any(not lowering.batch_axes(b) for b in facts.every_b)
 
 
 def _a_boxes(facts: GemmFacts, config: GemmConfig, a_major: str) -> list[int]:

@@ -141,7 +141,9 @@ def test_kernels_see_the_matrices_of_the_graph_or_of_its_transpose(graph, m):
         values = {"M": m} if graph.symbols else {}
         call, extents = declared(table, values), facts.as_declared().extents_at(values)
         shape = [extents[name] for name in ("batch", "m", "n")]
-        for branch in table["branches"].values():
+        for name, branch in table["branches"].items():
+            if "_rows" in name:  # tests/recipes/test_gemm_batch.py
+                continue
             for step in branch["steps"]:
                 views = [each for each in step["args"] if each["arg"] == "tensor"]
                 for place, view in enumerate(views):

@@ -361,6 +361,24 @@ def other_majors(name: str, m, n, k, a_transposed: bool, b_transposed: bool) -> 
     return g
 
 
+def linear_layer(name: str, batch, m, n, k, gap=0, symbols=None) -> Graph:
+    """A batch of matrices times one B, with a bias, a residual and the largest magnitude of each
+    row; ``gap`` elements lie between the matrices of the batch.
+    """
+    g = graph(name, symbols=symbols)
+
+    def matrix(name, columns):
+        stride = [m * columns + gap if gap else f"{m}*{columns}", columns, 1]
+        return g.tensor(name=name, dim=[batch, m, columns], stride=stride)
+
+    y = g.matmul(matrix("A", k), operand(g, "B", k, n, transposed=True), name="mm")
+    y = g.bias(y, g.tensor(name="bias", dim=[1, 1, n], stride=[n, n, 1], data_type=FLOAT))
+    y = g.add(y, matrix("residual", n))
+    y.set_output(True).set_data_type(BF16).set_name("Y")
+    fold(g, y, "AMAX", "n", m, n, batch)
+    return g
+
+
 def by_columns(name: str, m, n, k, io=BF16, out=None, batch=1, symbols=None) -> Graph:
     """A product whose columns lie together, and those of what is made of it: a factor of each row,
     a bias of each column, a residual whose rows lie together, and folds along each axis and both.
@@ -430,6 +448,10 @@ TEST_GRAPHS: tuple[Callable[[], Graph], ...] = (
     lambda: by_columns("columns_fp8_batch", 136, 80, 272, io=E4M3, out=BF16, batch=3),
     lambda: by_columns("columns_odd", 67, 45, 77),  # no TMA descriptor
     lambda: plain("half_batch", 100, 136, 72, io=HALF, batch=5),
+    lambda: linear_layer("batch_of_one_b", 3, 130, 136, 264),
+    lambda: linear_layer("batch_of_one_b_apart", 3, 130, 136, 264, gap=64),
+    lambda: linear_layer("batch_of_rows", "M", 1, 4104, 1032, symbols=ANY_M),
+    lambda: linear_layer("batch_of_any_m", 5, "M", 136, 264, symbols=ANY_M),
     lambda: plain("broadcast_b", 130, 128, 64, batch=3, batch_b=1),
     lambda: chain("tanh_half", 257, 384, 128, "gelu_approx_tanh", io=HALF),
     lambda: chain("swish", 64, 512, 1024, "swish"),

@@ -345,17 +345,12 @@ def _from_float64(graph: Graph, bound: Mapping[int, Any]) -> dict[int, torch.Ten
 def tolerance(graph: Graph, tensor: Any, bound: Mapping[int, Any]) -> tuple[float, float]:
     """Of an output, relative and absolute."""
     rtol, atol = TOLERANCE[tensor.data_type.name]
-    for node in graph.nodes:
-        if node.op not in ("matmul", "moe_grouped_matmul"):
-            continue
-        a = node.inputs["A" if node.op == "matmul" else "token"]
-        if a.uid in bound:
-            atol = max(atol, ACCUMULATION * bound[a.uid].shape[-1] ** 0.5)
-    ports = {"matmul": "A", "moe_grouped_matmul": "token", DEQUANTIZE: "input"}
-    if any(
-        node.op in ports and node.inputs[ports[node.op]].data_type.name in FP8
-        for node in graph.nodes
-    ):
+    ports = {"matmul": "A", "moe_grouped_matmul": "token"}
+    summed = [node.inputs[ports[node.op]] for node in graph.nodes if node.op in ports]
+    for operand in summed:
+        if operand.uid in bound:
+            atol = max(atol, ACCUMULATION * bound[operand.uid].shape[-1] ** 0.5)
+    if any(_is_fp8(graph, operand) for operand in summed):
         rtol, atol = rtol + FP8_SUM[0], atol + FP8_SUM[1]
     producer = graph.producer(tensor)
     if producer is not None and producer.op == "reduction":
@@ -363,6 +358,13 @@ def tolerance(graph: Graph, tensor: Any, bound: Mapping[int, Any]) -> tuple[floa
         if folded.is_floating_point:
             atol += FOLDED_STEPS * torch.finfo(folded).eps
     return rtol, atol
+
+
+def _is_fp8(graph: Graph, tensor: Any) -> bool:
+    """Whether a tensor is FP8, or computed from what is."""
+    node = graph.producer(tensor)
+    above = [] if node is None else node.inputs.values()
+    return tensor.data_type.name in FP8 or any(_is_fp8(graph, each) for each in above)
 
 
 def assert_close(graph: Graph, bound: Mapping[int, Any]) -> None:
