@@ -18,7 +18,7 @@ from cudnn_aot.recipes.gemm.facts import (
     FULL,
     ROW,
     SCALAR,
-    VALUE,
+    Epilogue,
     EpilogueOutput,
     GemmFacts,
 )
@@ -52,20 +52,26 @@ class Form:
 
 
 def forms(facts: GemmFacts, variant: Variant, parts: KernelParts) -> Iterator[Form]:
-    """The batch as rows, if it is declared so, and as it is, whose ``parts`` are given."""
+    """The batch as rows, if it is declared so; and as it is, whose ``parts`` are given, unless the
+    rows serve every call that it does.
+    """
     if (rows := as_rows(facts)) is not None:
         variant_of_rows = replace(variant, outputs=bound_outputs(rows.epilogue, variant.absent))
         p, count = problem(facts), problem(rows).m
         stacked = kernel_parts(rows, variant_of_rows)
-        every = (*stacked.operands, *stacked.inputs, *stacked.outputs)
         moved = replace(
             stacked,
             operands=[_stacked(view, p, count) for view in stacked.operands],
             inputs=[_stacked(view, p, count) for view in stacked.inputs],
             outputs=[_stacked(view, p, count) for view in stacked.outputs],
         )
-        guard = ex.all_of(*(_follow(view, p) for view in every))
+        guard: ex.Predicate = True
+        if all(bounds(extent, facts.symbols)[1] > 1 for extent in (facts.m, mul(*facts.batch))):
+            every = (*stacked.operands, *stacked.inputs, *stacked.outputs)
+            guard = ex.all_of(*(_follow(view, p) for view in every))
         yield Form("_rows", guard, rows, variant_of_rows, moved)
+        if guard is True:
+            return
     yield Form("", True, facts, variant, parts)
 
 
@@ -77,8 +83,8 @@ def as_rows(facts: GemmFacts) -> GemmFacts | None:
     m = mul(facts.m, *facts.batch)
     if all(extent == 1 for extent in facts.batch) or bounds(m, facts.symbols)[1] > INT32_MAX:
         return None
-    inputs = [(operand, _kind(operand, kind, facts)) for operand, kind in facts.epilogue.inputs]
-    outputs = [_output(output, facts) for output in facts.epilogue.outputs]
+    epilogue = _of_one_row(facts.epilogue) if facts.m == 1 else facts.epilogue
+    inputs, outputs = epilogue.inputs, epilogue.outputs
     with_rows = [facts.a, *(output.operand for output in outputs)]
     with_rows += [operand for operand, kind in inputs if kind in (FULL, COL)]
     of_all = [*facts.every_b, *(operand for operand, kind in inputs if kind in (ROW, SCALAR))]
@@ -93,20 +99,25 @@ def as_rows(facts: GemmFacts) -> GemmFacts | None:
         or not all(_follows(operand, facts) for operand in with_rows)
     ):
         return None
-    epilogue = replace(facts.epilogue, inputs=tuple(inputs), outputs=tuple(outputs))
     return replace(facts, m=m, batch=(1,) * len(facts.batch), epilogue=epilogue)
 
 
-def _kind(operand: Operand, kind: str, facts: GemmFacts) -> str:
-    """How an input of the epilogue spreads over the rows of all matrices."""
-    if kind == VALUE or facts.m != 1 or not batch_axes(operand):
-        return kind
-    return _KINDS_OF_ROWS.get(kind, kind)
+@functools.lru_cache(maxsize=64)  # kernels' parts are remembered by the epilogue
+def _of_one_row(epilogue: Epilogue) -> Epilogue:
+    """An epilogue of matrices of one row each, as one of the rows of all: what differs by matrix
+    differs by row, and what a matrix leaves is what a row does.
+    """
+    inputs = [
+        (operand, _KINDS_OF_ROWS.get(kind, kind) if batch_axes(operand) else kind)
+        for operand, kind in epilogue.inputs
+    ]
+    return replace(
+        epilogue, inputs=tuple(inputs), outputs=tuple(map(_output_of_row, epilogue.outputs))
+    )
 
 
-def _output(output: EpilogueOutput, facts: GemmFacts) -> EpilogueOutput:
-    """What is made of the rows of all matrices: of one row each, a value of it is one of a row."""
-    if facts.m == 1 and output.reduction and output.reduction.axes == "mn":
+def _output_of_row(output: EpilogueOutput) -> EpilogueOutput:
+    if output.reduction and output.reduction.axes == "mn":
         return replace(output, reduction=replace(output.reduction, axes="n"))
     return output
 

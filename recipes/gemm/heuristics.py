@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from cudnn_aot.compiler.graph.extents import Extent, SymExpr
 from cudnn_aot.compiler.planning.engine import PlanConfig
 from cudnn_aot.compiler.planning.ranges import Ranges, by_rows
 from cudnn_aot.compiler.target.target import Target
@@ -37,11 +38,14 @@ def recommend(
     beside cuDNN's yet. A cell that is found slower puts its plans behind the marker.
     """
     plans: list[PlanConfig | Ranges] = []
-    facts = as_rows(facts) or facts
+    declared, facts = facts, as_rows(facts) or facts
     is_plain = not facts.epilogue.reductions and not facts.epilogue.nodes
     menu = menu_for(tile_class(facts), not is_plain) if SM90_PERSISTENT in offered else PLAIN
     if kind == "A":
-        ranges = _ranges(offered, facts, target.sm_count, menu)
+        # Ranges are of one symbol: where the rows of all matrices have several, of those of each.
+        has_several = isinstance(facts.m, SymExpr) and len(facts.m.symbols) > 1
+        rows = declared.m if has_several else facts.m
+        ranges = _ranges(rows, offered, facts, target.sm_count, menu)
         plans += ranges or _few_rows([facts.extents], offered, facts, target.sm_count)
     for engine_id in offered:
         if engine_id in (SM90_GEMV, SM90_ANY_STRIDE):
@@ -97,8 +101,12 @@ def _ranked(engine_id: int, extents: Extents, sm_count: int, menu: Menu) -> list
     return [PlanConfig(engine_id, config, f"modelled {us:.1f} us") for config, us in ranked]
 
 
-def _ranges(offered: Sequence[int], facts: GemmFacts, sm_count: int, menu: Menu) -> list[Ranges]:
-    """One plan for all of a symbolic M, with a schedule per range; none where one does for all."""
+def _ranges(
+    rows: Extent, offered: Sequence[int], facts: GemmFacts, sm_count: int, menu: Menu
+) -> list[Ranges]:
+    """One plan for all of symbolic ``rows``, with a schedule per range; none where one does for
+    all.
+    """
     if SM90_PERSISTENT not in offered or tma.why_never(facts):
         return []
 
@@ -108,4 +116,4 @@ def _ranges(offered: Sequence[int], facts: GemmFacts, sm_count: int, menu: Menu)
         return few or PlanConfig(SM90_PERSISTENT, best_sm90(cases, sm_count, menu))
 
     safe = PlanConfig(SM90_PERSISTENT, menu.fallback, "the smallest of everything")
-    return by_rows(facts.m, facts.symbols, RANGE_ENDS, best, safe)
+    return by_rows(rows, facts.symbols, RANGE_ENDS, best, safe)

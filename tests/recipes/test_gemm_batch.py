@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import gemm_graphs
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from gemm_facts import facts_of
 from gemm_graphs import linear_layer, operand
 from table_model import declared
 
+from cudnn_aot.compiler.graph.extents import Symbol
 from cudnn_aot.compiler.planning.plan import plan_graph
 from cudnn_aot.compiler.planning.plan_list import PlanList
 from cudnn_aot.compiler.target.target import load_target
@@ -53,6 +56,47 @@ def test_ranges_of_a_symbol_are_of_all_rows(names, ends):
     assert all(branch.startswith("tma_rows") for branch in at.values())
     changes = {value for value in range(1, 512) if at[value] != at[value + 1]}
     assert changes <= set(ends) and len(changes) > 1
+
+
+@pytest.mark.parametrize("batch", ["B", "M"])
+def test_where_batch_and_rows_are_symbolic_ranges_are_of_the_rows_of_a_matrix(batch):
+    domain = {batch: {"max": 512, "hint": 1}} | {"M": {"max": 512}}
+    table = plan_graph(linear_layer("g", batch, "M", 4096, 4096, symbols=domain), H200).table
+    given = [dict.fromkeys(domain, 1) | {"M": m} for m in (1, 512)]
+    branches = [declared(table, each).branch(table) for each in given]
+    assert branches[0] != branches[1]
+    assert all(branch.startswith("tma_rows") for branch in branches)
+
+
+@pytest.mark.parametrize(
+    ("batch", "m", "largest", "as_a_batch"),
+    [
+        (8, 1, None, False),
+        ("B", 1, {"B": 512}, False),
+        (3, "M", {"M": 1}, False),
+        ("B", 64, {"B": 1}, False),
+        (3, 64, None, True),
+        ("B", "M", {"B": 2, "M": 2}, True),
+    ],
+)
+def test_no_branch_is_of_a_batch_whose_rows_always_follow(batch, m, largest, as_a_batch):
+    """Rows of at most one matrix, or of matrices of at most one, cannot lie apart."""
+    domain = {name: {"min": 0, "max": most} for name, most in (largest or {}).items()}
+    graph = linear_layer("g", batch, m, 4096, 4096, symbols=domain)
+    plans = PlanList(graph, H200, engines=["gemm.sm90.persistent"])
+    branches = plans.lower(len(plans) - 1).table["branches"]
+    assert ("tma" in branches) is as_a_batch
+    assert {"tma_rows", "any_stride"} <= set(branches)
+
+
+def test_facts_within_ranges_have_one_epilogue():
+    """By which the parts of their kernels are remembered."""
+    facts = facts_of(linear_layer("g", "B", 1, 72, 64, symbols=symbols("B")))
+    low, high = (
+        as_rows(replace(facts, symbols={"B": Symbol(min=least, max=most)}))
+        for least, most in ((1, 16), (17, 64))
+    )
+    assert low.epilogue is high.epilogue is not facts.epilogue
 
 
 def of_every_matrix():
