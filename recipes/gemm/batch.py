@@ -8,7 +8,7 @@ follows the one before; others are served as the batch that they are.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from cudnn_aot.compiler.graph.extents import mul
@@ -65,10 +65,10 @@ def forms(facts: GemmFacts, variant: Variant, parts: KernelParts) -> Iterator[Fo
             inputs=[_stacked(view, p, count) for view in stacked.inputs],
             outputs=[_stacked(view, p, count) for view in stacked.outputs],
         )
-        guard: ex.Predicate = True
-        if all(bounds(extent, facts.symbols)[1] > 1 for extent in (facts.m, mul(*facts.batch))):
-            every = (*stacked.operands, *stacked.inputs, *stacked.outputs)
-            guard = ex.all_of(*(_follow(view, p) for view in every))
+        has_several = all(
+            bounds(extent, facts.symbols)[1] > 1 for extent in (facts.m, mul(*facts.batch))
+        )
+        guard = _follow((*stacked.operands, *stacked.tail), p) if has_several else True
         yield Form("_rows", guard, rows, variant_of_rows, moved)
         if guard is True:
             return
@@ -143,12 +143,11 @@ def _stacked(view: Json, p: Problem, rows: ex.Expr) -> Json:
     return view | {"dim": [rows, view["dim"][1], 1], "stride": [step, column, 0]}
 
 
-def _follow(view: Json, p: Problem) -> ex.Predicate:
+def _follow(views: Iterable[Json], p: Problem) -> ex.Predicate:
     """Whether the rows of a call's matrices follow each other."""
-    if not _has_rows(view):
-        return True
-    row, _, matrix = view["stride"]
-    return ex.any_of(ex.lt(p.m, 2), ex.lt(p.batch, 2), ex.eq(matrix, ex.mul(p.m, row)))
+    strides = [view["stride"] for view in views if _has_rows(view)]
+    follow = [ex.eq(matrix, ex.mul(p.m, row)) for row, _, matrix in strides]
+    return ex.any_of(ex.lt(p.m, 2), ex.lt(p.batch, 2), ex.all_of(*follow))
 
 
 def _has_rows(view: Json) -> bool:
