@@ -227,9 +227,26 @@ class GemmFacts:
 
     def describe(self) -> dict[str, Any]:
         """The facts in words, for a person: as the graph has them."""
+        described = self.as_declared()._in_words()
         if self.is_transposed:
             how = "the transpose, of B by A, as the columns of what is stored lie together"
-            return self.as_declared().describe() | {"computed as": how}
+            described["computed as"] = how
+        if (stacked := self._stacked_rows()) is not None:
+            rows, factor = ("columns", "A") if self.is_transposed else ("rows", "B")
+            described["branches _rows"] = (
+                f"the batch as one matrix of {stacked} {rows}, as all of it is multiplied by one "
+                f"{factor}"
+            )
+        return described
+
+    def _stacked_rows(self) -> Extent | None:
+        """The rows of all matrices of a batch where kernels may see one matrix that has them."""
+        from cudnn_aot.recipes.gemm.batch import as_rows  # which works on facts, so imports them
+
+        stacked = as_rows(self)
+        return None if stacked is None else stacked.m
+
+    def _in_words(self) -> dict[str, Any]:
         described: dict[str, Any] = {
             name: str(extent) for name, extent in zip("MNK", (self.m, self.n, self.k), strict=True)
         }

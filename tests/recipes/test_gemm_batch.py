@@ -46,6 +46,36 @@ def test_few_matrices_of_one_row_are_what_the_gemv_is_for():
 
 
 @pytest.mark.parametrize(
+    ("graph", "how"),
+    [
+        (linear_layer("g", 8, 1, 4096, 4096), "the batch as one matrix of 8 rows, "),
+        (linear_layer("g", 5, "M", 64, 64, symbols=symbols("M")), "one matrix of 5*M rows, "),
+        (linear_layer("g", 1, 8, 4096, 4096), None),
+        (gemm_graphs.plain("g", 8, 64, 64, batch=3), None),  # a B for each
+    ],
+)
+def test_a_person_reads_of_how_many_rows_it_is(graph, how):
+    described = facts_of(graph).describe()
+    assert (described["M"], described["batch"]) == tuple(
+        str(graph.outputs()[0].dim[axis]) for axis in (1, 0)
+    )
+    if how is None:
+        assert "branches _rows" not in described
+    else:
+        assert how in described["branches _rows"]
+        assert described["branches _rows"].endswith("all of it is multiplied by one B")
+
+
+def test_a_person_reads_of_columns_where_columns_are_stored():
+    graph = gemm_graphs.plain("g", 64, 1, 256, batch=1, batch_b=8)
+    graph.outputs()[0].set_dim([8, 64, 1]).set_stride([64, 1, 64])
+    described = facts_of(graph).describe()
+    assert described["computed as"].startswith("the transpose")
+    assert "one matrix of 8 columns, " in described["branches _rows"]
+    assert described["branches _rows"].endswith("multiplied by one A")
+
+
+@pytest.mark.parametrize(
     ("names", "ends"), [("M", (2, 8, 16, 32, 64, 128)), ("B", (1, 16, 64, 128, 256))]
 )
 def test_ranges_of_a_symbol_are_of_all_rows(names, ends):
