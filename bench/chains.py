@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from program import run_main
+from program import positive, run_main
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
@@ -88,7 +88,7 @@ def measure(links: list[str], counts: list[int], kinds: list[str]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--ops", nargs="+", default=[], help="default: all")
-    parser.add_argument("--nodes", nargs="+", type=int, default=[4])
+    parser.add_argument("--nodes", nargs="+", type=positive, default=[4])
     parser.add_argument("--kernel", nargs="+", choices=("simt", "sm90"), default=["simt"])
     given = parser.parse_args()
     measure(given.ops, given.nodes, given.kernel)

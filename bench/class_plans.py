@@ -33,7 +33,7 @@ from class_graphs import (
     build_store,
     execute_and_check,
 )
-from program import run_main
+from program import positive, run_main
 
 from cudnn_aot import runtime
 from cudnn_aot.cache import compile as cache_compile
@@ -79,9 +79,9 @@ def forbid_compiles() -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--draws", type=int, default=10_000, help="graphs of each class")
+    parser.add_argument("--draws", type=positive, default=10_000, help="graphs of each class")
     parser.add_argument(
-        "--checked", type=int, default=100, help="members of each that are executed"
+        "--checked", type=positive, default=100, help="members of each that are executed"
     )
     parser.add_argument("--folder", type=Path, help="where the store is built, and kept")
     options = parser.parse_args()

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 
-from program import run_main
+from program import positive, run_main
 
 from cudnn_aot.cli.commands import COMMANDS
 
@@ -60,7 +60,7 @@ def slowest_imports(command: list[str], most: int = 12) -> list[tuple[int, str]]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--repeat", type=int, default=9)
+    parser.add_argument("--repeat", type=positive, default=9)
     parser.add_argument("--imports", action="store_true")
     arguments = parser.parse_args()
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in CASES}

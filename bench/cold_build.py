@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 import config_store
 import gemm_graphs
-from program import run_main
+from program import positive, run_main
 
 from cudnn_aot.cache.compile import CompilerPool, compile_cached
 from cudnn_aot.cache.spec import KernelSpec
@@ -113,7 +113,7 @@ def measure(work: Callable[[], None]) -> tuple[float, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--kernels", type=int, default=100)
+    parser.add_argument("--kernels", type=positive, default=100)
     parser.add_argument("--workers", default="1,2")
     parser.add_argument("--folder", type=Path, help="where stores are built (default: temporary)")
     given = parser.parse_args()

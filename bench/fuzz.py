@@ -21,7 +21,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from program import run_main
+from program import positive, run_main
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests/support"))
 
@@ -114,7 +114,7 @@ def run_atheris(total: int, seed: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--inputs", type=int, default=100_000)
+    parser.add_argument("--inputs", type=positive, default=100_000)
     parser.add_argument("--engine", choices=["atheris", "random"], default="atheris")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()

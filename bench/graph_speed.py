@@ -21,7 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable
 
-from program import run_main
+from program import positive, run_main
 
 import cudnn_aot
 from cudnn_aot.compiler.graph.graph import Graph
@@ -107,7 +107,7 @@ def process_ms(program: str, repeat: int) -> Times:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--repeat", type=int, default=30)
+    parser.add_argument("--repeat", type=positive, default=30)
     parser.add_argument("--profile", action="store_true", help="profile reading the file instead")
     options = parser.parse_args()
     graph = transformer()

@@ -18,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from program import run_main
+from program import positive, run_main
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
@@ -28,7 +28,7 @@ from kill_build import kill_builds
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--points", type=int, default=200)
+    parser.add_argument("--points", type=positive, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--folder", type=Path, help="where stores are built (default: temporary)")
     given = parser.parse_args()

@@ -29,7 +29,7 @@ from pathlib import Path
 from timeit import Timer
 from typing import Any
 
-from program import run_main
+from program import positive, run_main
 from replay import need_gpu, torch
 
 from cudnn_aot import _native, runtime
@@ -419,7 +419,7 @@ def bench(name: str, store: Path, raw: ctypes.CDLL, folder: str, rounds: int) ->
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--store", required=True, type=Path)
-    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--rounds", type=positive, default=60)
     given = parser.parse_args()
     need_gpu()
     started = time.monotonic()

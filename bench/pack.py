@@ -17,7 +17,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from program import run_main
+from program import positive, run_main
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests/support"))
 
@@ -26,7 +26,7 @@ def main() -> None:
     import pack_cases
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--cases", type=int, default=100_000)
+    parser.add_argument("--cases", type=positive, default=100_000)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     began = time.monotonic()

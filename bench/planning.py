@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from program import run_main
+from program import positive, run_main
 
 import cudnn_aot
 from cudnn_aot.cache.reader import StoreReader
@@ -102,7 +102,7 @@ def rows_of(name: str, text: str, target: Target, repeat: int) -> dict[str, tupl
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--repeat", type=int, default=200)
+    parser.add_argument("--repeat", type=positive, default=200)
     parser.add_argument("--target", default="h200")
     options = parser.parse_args()
     target = load_target(options.target)

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Callable
 
 from cudnn_aot.errors import Error
+
+
+def positive(text: str) -> int:
+    """The type of an option that says how many, as nothing can be measured of none."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"got {text!r}, want a whole number from 1")
+    return int(text)
 
 
 def run_main(main: Callable[[], None]) -> None:

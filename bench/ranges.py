@@ -20,7 +20,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests/support"))
 
 import tables  # noqa: E402
-from program import run_main
+from program import positive, run_main
 
 from cudnn_aot import _native  # noqa: E402
 from cudnn_aot.compiler.graph.extents import Symbol  # noqa: E402
@@ -88,8 +88,8 @@ def burst_ns(call: Callable[[], None], count: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=400)
-    parser.add_argument("--burst", type=int, default=2000)
+    parser.add_argument("--rounds", type=positive, default=400)
+    parser.add_argument("--burst", type=positive, default=2000)
     given = parser.parse_args()
     initialise_ffi()
     kernel = _native.load_kernel(tables.library(), "count")

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from program import run_main
+from program import positive, run_main
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
@@ -112,8 +112,8 @@ def build(folder: Path, count: int) -> Path:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--plans", type=int, default=1000)
-    parser.add_argument("--repeat", type=int, default=7, help="processes for each row")
+    parser.add_argument("--plans", type=positive, default=1000)
+    parser.add_argument("--repeat", type=positive, default=7, help="processes for each row")
     parser.add_argument("--folder", type=Path, help="where the store is built, and kept")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:

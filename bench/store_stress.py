@@ -14,15 +14,15 @@ import tempfile
 import time
 from pathlib import Path
 
-from program import run_main
+from program import positive, run_main
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--operations", type=int, default=200_000)
-    parser.add_argument("--processes", type=int, default=8)
+    parser.add_argument("--operations", type=positive, default=200_000)
+    parser.add_argument("--processes", type=positive, default=8)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     from class_graphs import build_store

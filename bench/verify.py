@@ -24,7 +24,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 import many_kernels
-from program import run_main
+from program import positive, run_main
 
 from cudnn_aot.cache.pack_writer import write_pack
 from cudnn_aot.cache.reader import StoreReader
@@ -44,8 +44,8 @@ def verify(store: Path) -> tuple[float, float, dict]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--kernels", type=int, default=1000)
-    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--kernels", type=positive, default=1000)
+    parser.add_argument("--repeat", type=positive, default=5)
     parser.add_argument("--folder", type=Path, help="where the store is made (default: temporary)")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=given.folder) as name:

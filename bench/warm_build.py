@@ -25,7 +25,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 import gemm_graphs
-from program import run_main
+from program import positive, run_main
 
 from cudnn_aot.compiler.build.driver import build
 from cudnn_aot.compiler.formats import graph_json
@@ -107,9 +107,9 @@ def rebuilds(graphs: Path, targets: list[str], store: Path) -> dict[str, Callabl
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--graphs", type=int, default=1000)
+    parser.add_argument("--graphs", type=positive, default=1000)
     parser.add_argument("--target", default="h200,cpu")
-    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--repeat", type=positive, default=5)
     parser.add_argument("--folder", type=Path, help="where the store is made (default: temporary)")
     given = parser.parse_args()
     targets = given.target.split(",")

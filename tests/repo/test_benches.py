@@ -5,6 +5,7 @@ where it cannot measure or is interrupted.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -73,6 +74,25 @@ def test_measuring_without_a_gpu(script: str, tmp_path: Path) -> None:
     assert done.stderr == (
         "error: measuring takes a GPU, and torch finds none: run it on a GPU host\n"
     )
+
+
+def test_a_count_is_one_at_least() -> None:
+    """Only seeds are any number; a bench measures nothing of none."""
+    checked = set()
+    for script in PROGRAMS:
+        text = (BENCH / script).read_text()
+        options = re.findall(r'add_argument\(\s*"(--\w+)"[^()]*?type=(\w+)', text)
+        assert {name for name, kind in options if kind == "int"} <= {"--seed"}, script
+        for name in [name for name, kind in options if kind == "positive"][:1]:
+            for value in ("0", "-1", "1.5", "many"):
+                command = [sys.executable, str(BENCH / script), f"{name}={value}"]
+                done = subprocess.run(command, capture_output=True, text=True)
+                assert (done.returncode, done.stdout) == (2, "")
+                assert done.stderr.endswith(
+                    f"error: argument {name}: got {value!r}, want a whole number from 1\n"
+                )
+            checked.add(script)
+    assert len(checked) >= 13
 
 
 WAITS = "import program, time\nprogram.run_main(lambda: (print(1, flush=True), time.sleep(600)))"

@@ -147,8 +147,10 @@ def assert_right(
 
 
 def main(folder: str) -> None:
+    out = Path(folder)
+    out.mkdir(parents=True, exist_ok=True)
     for g in graphs():
-        (Path(folder) / f"{g.name}.json").write_text(graph_json.dumps(g), encoding="utf-8")
+        (out / f"{g.name}.json").write_text(graph_json.dumps(g), encoding="utf-8")
 
 
 if __name__ == "__main__":
