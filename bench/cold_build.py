@@ -74,7 +74,7 @@ def kernels(count: int) -> list[KernelSpec]:
         if len(found) >= count:
             break
     if len(found) < count:
-        sys.exit(f"--kernels: got {count}, want at most {len(found)}")
+        sys.exit(f"error: --kernels: got {count}, want at most {len(found)}")
     return list(found.values())[:count]
 
 

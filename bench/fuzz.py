@@ -87,7 +87,7 @@ def run_atheris(total: int, seed: int) -> None:
     try:
         import atheris
     except ImportError:
-        sys.exit("atheris is not installed: pip install atheris, or --engine random")
+        sys.exit("error: atheris is not installed: pip install atheris, or --engine random")
     with atheris.instrument_imports(include=["cudnn_aot.compiler", "json"]):
         run = Run(total)
 
