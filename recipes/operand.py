@@ -42,6 +42,11 @@ class Operand:
             constant=tensor.scalar_type is scalar_type.COMPILE_TIME_CONST,
         )
 
+    @property
+    def batch_axes(self) -> list[int]:
+        """Its batch axes that are more than a unit axis, outermost first."""
+        return [axis for axis in range(len(self.dim) - 2) if self.dim[axis] != 1]
+
     def axis(self, of: int) -> int:
         """Which of its axes is the rows, -2, or the columns, -1, of what kernels see; below 0 where
         it has no such axis.

@@ -7,35 +7,22 @@ follows the one before; others are served as the batch that they are.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from cudnn_aot.compiler.graph.extents import mul
 from cudnn_aot.compiler.planning import expressions as ex
-from cudnn_aot.recipes.gemm.facts import (
-    COL,
-    FULL,
-    ROW,
-    SCALAR,
-    Epilogue,
-    EpilogueOutput,
-    GemmFacts,
-)
+from cudnn_aot.recipes.gemm.facts import GemmFacts
 from cudnn_aot.recipes.gemm.lowering import (
     Json,
     KernelParts,
     Problem,
     Variant,
-    batch_axes,
     bound_outputs,
     kernel_parts,
     problem,
 )
-from cudnn_aot.recipes.operand import INT32_MAX, Operand, bounds, pinned
-
-# Of one row each: what spreads along the columns differs from matrix to matrix, so from row to row.
-_KINDS_OF_ROWS = {ROW: FULL, SCALAR: COL}
+from cudnn_aot.recipes.operand import bounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +42,7 @@ def forms(facts: GemmFacts, variant: Variant, parts: KernelParts) -> Iterator[Fo
     """The batch as rows, if it is declared so; and as it is, whose ``parts`` are given, unless the
     rows serve every call that it does.
     """
-    if (rows := as_rows(facts)) is not None:
+    if (rows := facts.stacked()) is not None:
         variant_of_rows = replace(variant, outputs=bound_outputs(rows.epilogue, variant.absent))
         p, count = problem(facts), problem(rows).m
         stacked = kernel_parts(rows, variant_of_rows)
@@ -73,62 +60,6 @@ def forms(facts: GemmFacts, variant: Variant, parts: KernelParts) -> Iterator[Fo
         if guard is True:
             return
     yield Form("", True, facts, variant, parts)
-
-
-@functools.lru_cache(maxsize=64)  # ranking and lowering of a plan ask for the same
-def as_rows(facts: GemmFacts) -> GemmFacts | None:
-    """Facts with the extents of the one matrix, where the declared matrices are that: what has
-    rows has those of a matrix behind those of the one before, and all else is that of every matrix.
-    """
-    m = mul(facts.m, *facts.batch)
-    if all(extent == 1 for extent in facts.batch) or bounds(m, facts.symbols)[1] > INT32_MAX:
-        return None
-    epilogue = _of_one_row(facts.epilogue) if facts.m == 1 else facts.epilogue
-    inputs, outputs = epilogue.inputs, epilogue.outputs
-    with_rows = [facts.a, *(output.operand for output in outputs)]
-    with_rows += [operand for operand, kind in inputs if kind in (FULL, COL)]
-    of_all = [*facts.every_b, *(operand for operand, kind in inputs if kind in (ROW, SCALAR))]
-    a_scale, *b_scales = facts.scales
-    of_all += [scale.operand for scale in b_scales if scale]
-    if a_scale:
-        with_rows.append(a_scale.operand)
-    if (
-        any(batch_axes(operand) for operand in of_all)
-        or any(output.reduction and output.reduction.axes != "n" for output in outputs)
-        or (a_scale and a_scale.rows != 1)
-        or not all(_follows(operand, facts) for operand in with_rows)
-    ):
-        return None
-    return replace(facts, m=m, batch=(1,) * len(facts.batch), epilogue=epilogue)
-
-
-@functools.lru_cache(maxsize=64)  # kernels' parts are remembered by the epilogue
-def _of_one_row(epilogue: Epilogue) -> Epilogue:
-    """An epilogue of matrices of one row each, as one of the rows of all: what differs by matrix
-    differs by row, and what a matrix leaves is what a row does.
-    """
-    inputs = [
-        (operand, _KINDS_OF_ROWS.get(kind, kind) if batch_axes(operand) else kind)
-        for operand, kind in epilogue.inputs
-    ]
-    return replace(
-        epilogue, inputs=tuple(inputs), outputs=tuple(map(_output_of_row, epilogue.outputs))
-    )
-
-
-def _output_of_row(output: EpilogueOutput) -> EpilogueOutput:
-    if output.reduction and output.reduction.axes == "mn":
-        return replace(output, reduction=replace(output.reduction, axes="n"))
-    return output
-
-
-def _follows(operand: Operand, facts: GemmFacts) -> bool:
-    """Whether the rows of each matrix, as declared, are behind those of the one before."""
-    axes = batch_axes(operand)
-    if not axes or facts.m == 1:
-        return bool(axes)
-    step = mul(facts.m, operand.stride[operand.axis(-2)])
-    return pinned(operand.stride[axes[-1]], facts.symbols) == pinned(step, facts.symbols)
 
 
 def _stacked(view: Json, p: Problem, rows: ex.Expr) -> Json:

@@ -9,13 +9,14 @@ together, they compute its transpose, the transpose of B times that of A.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cudnn_aot.compiler.graph.extents import Extent, Symbol, SymExpr, evaluate
-from cudnn_aot.recipes.operand import Operand, solve
+from cudnn_aot.compiler.graph.extents import Extent, Symbol, SymExpr, evaluate, mul
+from cudnn_aot.recipes.operand import INT32_MAX, Operand, bounds, pinned, solve
 
 # Broadcast kinds of an epilogue input against the (m, n) result.
 FULL, ROW, COL, SCALAR, VALUE = "full", "row", "col", "scalar", "value"
@@ -171,6 +172,13 @@ class GemmFacts:
         """The same, of the result that the graph has."""
         return self.transposed() if self.is_transposed else self
 
+    def stacked(self) -> GemmFacts | None:
+        """The same with the extents of one matrix that has the rows of a whole batch, where the
+        declared matrices are that: what has rows has those of a matrix behind those of the one
+        before, and all else is that of every matrix.
+        """
+        return _stacked(self)
+
     def majors(self) -> tuple[str, str] | None:
         """Contiguous axis of A (``k`` or ``m``) and of the first B (``k`` or ``n``) as declared;
         None if one has none.
@@ -231,20 +239,13 @@ class GemmFacts:
         if self.is_transposed:
             how = "the transpose, of B by A, as the columns of what is stored lie together"
             described["computed as"] = how
-        if (stacked := self._stacked_rows()) is not None:
+        if (stacked := self.stacked()) is not None:
             rows, factor = ("columns", "A") if self.is_transposed else ("rows", "B")
             described["branches _rows"] = (
-                f"the batch as one matrix of {stacked} {rows}, as all of it is multiplied by one "
+                f"the batch as one matrix of {stacked.m} {rows}, as all of it is multiplied by one "
                 f"{factor}"
             )
         return described
-
-    def _stacked_rows(self) -> Extent | None:
-        """The rows of all matrices of a batch where kernels may see one matrix that has them."""
-        from cudnn_aot.recipes.gemm.batch import as_rows  # which works on facts, so imports them
-
-        stacked = as_rows(self)
-        return None if stacked is None else stacked.m
 
     def _in_words(self) -> dict[str, Any]:
         described: dict[str, Any] = {
@@ -293,3 +294,60 @@ def _output_class(output: EpilogueOutput) -> str:
     reduction = output.reduction
     folded = f":{reduction.mode}/{reduction.axes}" if reduction else ""
     return output.operand.dtype + folded
+
+
+# Of one row each: what spreads along the columns differs from matrix to matrix, so from row to row.
+_KINDS_OF_ONE_ROW = {ROW: FULL, SCALAR: COL}
+
+
+@functools.lru_cache(maxsize=64)  # ranking and lowering of a plan ask for the same
+def _stacked(facts: GemmFacts) -> GemmFacts | None:
+    m = mul(facts.m, *facts.batch)
+    if all(extent == 1 for extent in facts.batch) or bounds(m, facts.symbols)[1] > INT32_MAX:
+        return None
+    epilogue = _of_one_row(facts.epilogue) if facts.m == 1 else facts.epilogue
+    inputs, outputs = epilogue.inputs, epilogue.outputs
+    with_rows = [facts.a, *(output.operand for output in outputs)]
+    with_rows += [operand for operand, kind in inputs if kind in (FULL, COL)]
+    of_all = [*facts.every_b, *(operand for operand, kind in inputs if kind in (ROW, SCALAR))]
+    a_scale, *b_scales = facts.scales
+    of_all += [scale.operand for scale in b_scales if scale]
+    if a_scale:
+        with_rows.append(a_scale.operand)
+    if (
+        any(operand.batch_axes for operand in of_all)
+        or any(output.reduction and output.reduction.axes != "n" for output in outputs)
+        or (a_scale and a_scale.rows != 1)
+        or not all(_follows(operand, facts) for operand in with_rows)
+    ):
+        return None
+    return replace(facts, m=m, batch=(1,) * len(facts.batch), epilogue=epilogue)
+
+
+@functools.lru_cache(maxsize=64)  # kernels' parts are remembered by the epilogue
+def _of_one_row(epilogue: Epilogue) -> Epilogue:
+    """An epilogue of matrices of one row each, as one of the rows of all: what differs by matrix
+    differs by row, and what a matrix leaves is what a row does.
+    """
+    inputs = [
+        (operand, _KINDS_OF_ONE_ROW.get(kind, kind) if operand.batch_axes else kind)
+        for operand, kind in epilogue.inputs
+    ]
+    return replace(
+        epilogue, inputs=tuple(inputs), outputs=tuple(map(_output_of_row, epilogue.outputs))
+    )
+
+
+def _output_of_row(output: EpilogueOutput) -> EpilogueOutput:
+    if output.reduction and output.reduction.axes == "mn":
+        return replace(output, reduction=replace(output.reduction, axes="n"))
+    return output
+
+
+def _follows(operand: Operand, facts: GemmFacts) -> bool:
+    """Whether the rows of each matrix, as declared, are behind those of the one before."""
+    axes = operand.batch_axes
+    if not axes or facts.m == 1:
+        return bool(axes)
+    step = mul(facts.m, operand.stride[operand.axis(-2)])
+    return pinned(operand.stride[axes[-1]], facts.symbols) == pinned(step, facts.symbols)

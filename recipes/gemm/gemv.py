@@ -16,7 +16,7 @@ from cudnn_aot.compiler.planning.engine import Lowering, Refusal
 from cudnn_aot.compiler.target.target import Target
 from cudnn_aot.recipes.gemm import lowering, tma
 from cudnn_aot.recipes.gemm.any_stride import add_any_stride_branch
-from cudnn_aot.recipes.gemm.batch import as_rows, forms
+from cudnn_aot.recipes.gemm.batch import forms
 from cudnn_aot.recipes.gemm.capability import SM90, GemmCapability
 from cudnn_aot.recipes.gemm.config import GemvConfig
 from cudnn_aot.recipes.gemm.facts import GemmFacts
@@ -57,7 +57,7 @@ class GemmSm90Gemv(ScheduledEngine):
     caps = (GemvCapability(dtypes=("BFLOAT16", "HALF"), alignment_bytes=tma.ALIGN_BYTES, **SM90),)
 
     def configs(self, facts: GemmFacts, target: Target) -> Iterable[GemvConfig]:
-        has_few = bounds((as_rows(facts) or facts).m, facts.symbols)[0] <= MAX_ROWS
+        has_few = bounds((facts.stacked() or facts).m, facts.symbols)[0] <= MAX_ROWS
         return GemvConfig.measured() if has_few else ()
 
     def lower(self, facts: GemmFacts, knobs: GemvConfig, target: Target) -> Lowering | Refusal:

@@ -11,7 +11,6 @@ from cudnn_aot.compiler.planning.engine import PlanConfig
 from cudnn_aot.compiler.planning.ranges import Ranges, by_rows
 from cudnn_aot.compiler.target.target import Target
 from cudnn_aot.recipes.gemm import few_rows, tma
-from cudnn_aot.recipes.gemm.batch import as_rows
 from cudnn_aot.recipes.gemm.config import GemmConfig, GemvConfig, tile_class
 from cudnn_aot.recipes.gemm.facts import GemmFacts
 from cudnn_aot.recipes.gemm.few_rows_table import TABLES
@@ -38,7 +37,7 @@ def recommend(
     beside cuDNN's yet. A cell that is found slower puts its plans behind the marker.
     """
     plans: list[PlanConfig | Ranges] = []
-    declared, facts = facts, as_rows(facts) or facts
+    declared, facts = facts, facts.stacked() or facts
     is_plain = not facts.epilogue.reductions and not facts.epilogue.nodes
     menu = menu_for(tile_class(facts), not is_plain) if SM90_PERSISTENT in offered else PLAIN
     if kind == "A":

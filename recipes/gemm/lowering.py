@@ -104,11 +104,6 @@ def tensor_operands(facts: GemmFacts) -> tuple[Operand, ...]:
     return tuple(operand for operand in facts.operands() if operand.uid not in scalars)
 
 
-def batch_axes(operand: Operand) -> list[int]:
-    """Batch axes of the operand that are more than a unit axis, outermost first."""
-    return [axis for axis in range(len(operand.dim) - 2) if operand.dim[axis] != 1]
-
-
 def merge_checks(facts: GemmFacts) -> list[Json]:
     """Several batch axes become one: each must be laid out as the outer part of the next.
 
@@ -117,7 +112,7 @@ def merge_checks(facts: GemmFacts) -> list[Json]:
     """
     checks: list[Json] = []
     for operand in tensor_operands(facts):
-        axes = batch_axes(operand)
+        axes = operand.batch_axes
         for position, outer in enumerate(axes[:-1]):
             inner = axes[position + 1 :]
             count = ex.mul(*(extent_expr(operand.dim[axis]) for axis in inner))
@@ -154,7 +149,7 @@ def unmergeable_batch(facts: GemmFacts) -> str | None:
                 f"{operand.name!r} is broadcast over some batch axes and not over others: it has "
                 f"{in_words(own)}, want {in_words(facts.batch)}, or 1 on every axis"
             )
-        for outer, inner in itertools.pairwise(batch_axes(operand)):
+        for outer, inner in itertools.pairwise(operand.batch_axes):
             step = mul(operand.dim[inner], operand.stride[inner])
             if _steps_apart(operand, outer, inner, step, facts.symbols):
                 return (
@@ -217,12 +212,12 @@ def scale_checks(facts: GemmFacts) -> list[Json]:
 
 
 def _batch_extent(operand: Operand) -> ex.Expr:
-    return ex.mul(*(extent_expr(operand.dim[axis]) for axis in batch_axes(operand)))
+    return ex.mul(*(extent_expr(operand.dim[axis]) for axis in operand.batch_axes))
 
 
 def batch_stride(operand: Operand) -> ex.Expr:
     """Stride of the merged batch axis: that of the innermost axis that is no unit axis, else 0."""
-    axes = batch_axes(operand)
+    axes = operand.batch_axes
     return _innermost_step(operand, axes) if axes else 0
 
 

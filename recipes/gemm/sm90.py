@@ -161,7 +161,7 @@ def _is_long(facts: GemmFacts) -> bool:
 def _is_shared(facts: GemmFacts) -> bool:
     """Whether several matrices of a batch are multiplied by one B."""
     has_batch = any(extent != 1 for extent in facts.batch)
-    return has_batch and any(not lowering.batch_axes(b) for b in facts.every_b)
+    return has_batch and any(not b.batch_axes for b in facts.every_b)
 
 
 def _a_boxes(facts: GemmFacts, config: GemmConfig, a_major: str) -> list[int]:

@@ -26,7 +26,7 @@ def stepped_axes(operand: Operand, unit_axis: int) -> list[int]:
 
     ``unit_axis`` is the contiguous one, -1 or -2.
     """
-    return [operand.axis(-3 - unit_axis), *lowering.batch_axes(operand)[-1:]]
+    return [operand.axis(-3 - unit_axis), *operand.batch_axes[-1:]]
 
 
 @functools.lru_cache(maxsize=256)  # every range of a plan has the same
@@ -36,7 +36,7 @@ def guard(operand: Operand, unit_axis: int) -> ex.Predicate:
     """
     other = stepped_axes(operand, unit_axis)[0]
     strides = [ex.stride(operand.uid, other)]
-    if lowering.batch_axes(operand):
+    if operand.batch_axes:
         strides.append(lowering.batch_stride(operand))
     return ex.all_of(
         ex.aligned(operand.uid, ALIGN_BYTES),

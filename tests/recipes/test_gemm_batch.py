@@ -15,7 +15,6 @@ from cudnn_aot.compiler.graph.extents import Symbol
 from cudnn_aot.compiler.planning.plan import plan_graph
 from cudnn_aot.compiler.planning.plan_list import PlanList
 from cudnn_aot.compiler.target.target import load_target
-from cudnn_aot.recipes.gemm.batch import as_rows
 
 H200 = load_target("h200")
 ANY = {"B": {"min": 0, "max": 512}, "M": {"min": 0, "max": 512}}
@@ -123,7 +122,7 @@ def test_facts_within_ranges_have_one_epilogue():
     """By which the parts of their kernels are remembered."""
     facts = facts_of(linear_layer("g", "B", 1, 72, 64, symbols=symbols("B")))
     low, high = (
-        as_rows(replace(facts, symbols={"B": Symbol(min=least, max=most)}))
+        replace(facts, symbols={"B": Symbol(min=least, max=most)}).stacked()
         for least, most in ((1, 16), (17, 64))
     )
     assert low.epilogue is high.epilogue is not facts.epilogue
@@ -174,17 +173,17 @@ def by_blocks(rows):
     ],
 )
 def test_what_is_one_matrix(make, is_one):
-    assert (as_rows(facts_of(make())) is not None) is is_one
+    assert (facts_of(make()).stacked() is not None) is is_one
 
 
 def test_a_batch_of_more_rows_than_an_int32_has_stays_one():
     many = {"B": {"min": 1, "max": 2**20}, "M": {"min": 1, "max": 2**20}}
     graph = gemm_graphs.plain("g", "M", 64, 64, batch="B", batch_b=1, symbols=many)
-    assert as_rows(facts_of(graph)) is None
+    assert facts_of(graph).stacked() is None
 
 
 def test_of_one_row_what_differs_by_matrix_differs_by_row():
-    facts = as_rows(facts_of(linear_layer("g", 8, 1, 72, 64)))
+    facts = facts_of(linear_layer("g", 8, 1, 72, 64)).stacked()
     assert (facts.m, facts.batch) == (8, (1,))
     kinds = {tensor.name: kind for tensor, kind in facts.epilogue.inputs}
     assert kinds == {"bias": "row", "residual": "full"}
@@ -192,7 +191,7 @@ def test_of_one_row_what_differs_by_matrix_differs_by_row():
     y = g.matmul(operand(g, "A", 1, 64, 8), operand(g, "B", 64, 72), name="mm")
     factors = g.tensor(name="factors", dim=[8, 1, 1], stride=[1, 1, 1], data_type=gemm_graphs.FLOAT)
     g.mul(y, factors).set_output(True).set_data_type(gemm_graphs.BF16)
-    assert [kind for _, kind in as_rows(facts_of(g)).epilogue.inputs] == ["col"]
+    assert [kind for _, kind in facts_of(g).stacked().epilogue.inputs] == ["col"]
 
 
 def offsets(dim, stride):
