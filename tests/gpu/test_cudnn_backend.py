@@ -134,7 +134,7 @@ def built(stored, tmp_path_factory: pytest.TempPathFactory) -> Built:
     print("found:", backend.find_backend(H200))
     summary = driver.build(files, ["h200"], path, engines=("cudnn",))
     for row in summary.graphs:
-        print(f"{row.status.value:9}{row.name:22}{row.engine} {row.knobs} {row.seconds:.2f} s "
+        print(f"{row.status.value:9}{row.name:22}{row.engines} {row.knobs} {row.seconds:.2f} s "
               f"{[size for _, size in row.blobs]} {'; '.join(row.reasons)[:400]}")  # fmt: skip
     rows = {row.name: row for row in summary.graphs}
     return Built(path, runtime.open(path, target="h200"), graphs, rows)
@@ -525,6 +525,6 @@ def test_the_frontend_builds_the_same_engine(built: Built) -> None:
     graph = to_frontend(built.graphs["half_batch"], cudnn, handle=cudnn.create_handle())
     graph.build([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
     engine, knobs = graph.get_engine_and_knobs_at_index(graph._plan_index)
-    print("frontend:", engine, knobs, "stored:", row.engine, row.knobs)
-    assert engine == int(row.engine.removeprefix("cudnn.eng"))
+    print("frontend:", engine, knobs, "stored:", row.engines, row.knobs)
+    assert engine == int(row.engines[0].removeprefix("cudnn.eng"))
     assert {knob.name: value for knob, value in knobs.items()} == row.knobs
