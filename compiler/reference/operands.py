@@ -22,6 +22,7 @@ from cudnn_aot.compiler.graph.tensor import Tensor
 from cudnn_aot.compiler.reference.call import Array, Call, Declared, softplus
 from cudnn_aot.compiler.reference.ops import compute
 from cudnn_aot.compiler.reference.storage import round_to
+from cudnn_aot.compiler.reference.tolerance import FP8
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +213,15 @@ def _block_scales(site: Site) -> Array:
     return site.uniform(0.25, 1.0)
 
 
+def _factor(site: Site) -> Array:
+    """What scales a matrix of FP8, whose error it would multiply, is of order one."""
+    types = {name: tensor.data_type for name, tensor in site.node.inputs.items()}
+    own = types.pop(site.port)
+    if own not in FP8 and any(other in FP8 for other in types.values()):
+        return site.uniform(0.25, 1.0)
+    return random_values(site.shape, own or data_type.FLOAT, site.rng)
+
+
 def _forward_of(op: str, port: str, rename: Mapping[str, str] | None = None) -> Maker:
     """What the forward op gives on ``port`` for the operands of its backward op."""
 
@@ -299,6 +309,8 @@ MAKERS: tuple[tuple[str, str, Maker], ...] = (
     ("moe_*", "top_k_scores", _UNIT),
     ("*", "group_offset", _group_offset),
     ("block_scale_dequantize", "descale", _block_scales),
+    ("mul", "*", _factor),
+    ("scale", "*", _factor),
     ("rope*", "freqs", _uniform(-math.pi, math.pi)),
     ("sdpa*", "seq_len_*", _lengths),
     ("sdpa*", "cu_seq_len_*", _cumulative_lengths),

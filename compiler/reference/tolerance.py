@@ -32,7 +32,7 @@ from cudnn_aot.compiler.graph.node import Node
 from cudnn_aot.compiler.graph.tensor import Tensor
 
 _ACCUMULATION = 2.0**-20  # 16 steps of fp32 per sqrt(K)
-_FP8 = (data_type.FP8_E4M3, data_type.FP8_E5M2)
+FP8 = (data_type.FP8_E4M3, data_type.FP8_E5M2)
 _FP8_SUM = 2.0**-9  # of a sum: some steps of 14 bits
 # Whose products tensor cores sum, of FP8 if an operand is, or is made of it: op, and its port.
 _SUMMED = {"matmul": "A", "moe_grouped_matmul": "token"}
@@ -143,7 +143,7 @@ def _sums_fp8(graph: Graph, node: Node) -> bool:
         return False
     operand = node.inputs[_SUMMED[node.op]]
     behind = [tensor for above in _upstream(graph, operand) for tensor in above.inputs.values()]
-    return any(tensor.data_type in _FP8 for tensor in (operand, *behind))
+    return any(tensor.data_type in FP8 for tensor in (operand, *behind))
 
 
 def _upstream(graph: Graph, tensor: Tensor) -> list[Node]:

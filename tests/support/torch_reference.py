@@ -47,9 +47,9 @@ FP8 = ("FP8_E4M3", "FP8_E5M2")
 FP8_SUM = (2**-8, 2**-7)
 # Steps of fp32 that accumulation may be off by, grow as the root of K.
 ACCUMULATION = 2**-20
-# What a reduction folds is rounded first, and may be a step of its type at magnitude 4 away where
-# fp32 values straddle a boundary.
-FOLDED_STEPS = 4
+# What is rounded on the way to an output may be a step of its type at magnitude 4 away, where fp32
+# values straddle a boundary.
+INNER_STEPS = 4
 EIGHT_BITS = tuple(TORCH_DTYPE[name] for name in FP8)
 
 # Of every byte of a buffer before a call: NaN in every floating type, and in integers a number that
@@ -141,7 +141,7 @@ def operands(
             values = torch.randn(buffer.shape, generator=generator, device=device)
             if any((node.op, port) in FAN_IN for node, port in read):
                 values *= max(1, buffer.shape[-2]) ** -0.5
-            if any((node.op, port) == (DEQUANTIZE, "descale") for node, port in read):
+            if any(_is_scale(graph, node, port) for node, port in read):
                 values.uniform_(0.25, 1.0, generator=generator)
             buffer.copy_(values)
         elif not any(node.op == "moe_grouped_matmul" for node, _ in read):
@@ -159,7 +159,15 @@ def operands(
 
 
 FAN_IN = (("matmul", "B"), ("moe_grouped_matmul", "weight"))  # [.., K, N]
-DEQUANTIZE = "block_scale_dequantize"
+DEQUANTIZE, FACTORS = "block_scale_dequantize", ("mul", "scale")
+
+
+def _is_scale(graph: Graph, node: Node, port: str) -> bool:
+    """Whether an input scales FP8, or a sum of its products, whose error it would multiply."""
+    others = [tensor for name, tensor in node.inputs.items() if name != port]
+    return (node.op, port) == (DEQUANTIZE, "descale") or (
+        node.op in FACTORS and any(_is_fp8(graph, other) for other in others)
+    )
 
 
 def _routes(
@@ -352,12 +360,21 @@ def tolerance(graph: Graph, tensor: Any, bound: Mapping[int, Any]) -> tuple[floa
             atol = max(atol, ACCUMULATION * bound[operand.uid].shape[-1] ** 0.5)
     if any(_is_fp8(graph, operand) for operand in summed):
         rtol, atol = rtol + FP8_SUM[0], atol + FP8_SUM[1]
-    producer = graph.producer(tensor)
-    if producer is not None and producer.op == "reduction":
-        folded = TORCH_DTYPE[producer.inputs["input"].data_type.name]
-        if folded.is_floating_point:
-            atol += FOLDED_STEPS * torch.finfo(folded).eps
+    inner = [TORCH_DTYPE[each.data_type.name] for each in _above(graph, tensor)]
+    for dtype in inner:
+        if dtype.is_floating_point and dtype.itemsize < torch.float32.itemsize:
+            atol += INNER_STEPS * torch.finfo(dtype).eps
     return rtol, atol
+
+
+def _above(graph: Graph, tensor: Any) -> list[Any]:
+    """Every tensor that is computed on the way to this one."""
+    found: dict[int, Any] = {}
+    node = graph.producer(tensor)
+    for each in () if node is None else node.inputs.values():
+        if graph.producer(each) is not None:
+            found |= {id(above): above for above in (each, *_above(graph, each))}
+    return list(found.values())
 
 
 def _is_fp8(graph: Graph, tensor: Any) -> bool:

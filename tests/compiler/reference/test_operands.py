@@ -309,3 +309,15 @@ def test_what_has_no_elements_runs_if_it_is_valid(op):
             continue
         for uid, result in execute(graph, random_operands(graph)).items():
             assert result.shape == graph.tensors[uid].dim
+
+
+@pytest.mark.parametrize("matrix", [data_type.FP8_E4M3, data_type.HALF])
+def test_what_scales_fp8_is_of_order_one(matrix: data_type) -> None:
+    """Its sums have an absolute error, which larger scales would multiply past the tolerance."""
+    graph = graph_of(FLOAT)
+    wide = graph.tensor(name="A", dim=[1, 64, 64], data_type=matrix)
+    scale = graph.tensor(name="scale", dim=[1, 64, 1])
+    outputs(graph.mul(wide, scale))
+    values, _ = run(graph)
+    drawn = np.abs(values[scale.uid])
+    assert (0.25 <= drawn.min() and drawn.max() <= 1.0) == (matrix is data_type.FP8_E4M3)
