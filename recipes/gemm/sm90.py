@@ -10,11 +10,12 @@ choose. Stream-K plans zero their tile counters first; reductions are folded in 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from cudnn_aot.cache.spec import kernel_spec
+from cudnn_aot.cache.spec import Frozen, kernel_spec
 from cudnn_aot.compiler.graph.enums import numerical_note
 from cudnn_aot.compiler.graph.extents import extent_expr
 from cudnn_aot.compiler.planning import expressions as ex
@@ -33,9 +34,9 @@ from cudnn_aot.recipes.gemm.config import (
     Schedule,
     tile_class,
 )
-from cudnn_aot.recipes.gemm.facts import GemmFacts
+from cudnn_aot.recipes.gemm.facts import FULL, GemmFacts
 from cudnn_aot.recipes.gemm.lowering import Json, KernelParts, TableBuilder
-from cudnn_aot.recipes.operand import FP8_DTYPES, bounds
+from cudnn_aot.recipes.operand import FP8_DTYPES, Operand, bounds
 
 TMA_TEMPLATE = "gemm.kernels.sm90:matmul"
 # Rows of the result, of which a warpgroup leaves one partial value of a reduction.
@@ -43,6 +44,7 @@ GROUP_ROWS = 64
 # Of A, the most with which reading B takes most of the time, so that L2 is asked for it ahead of
 # the end of the kernel before; and the rows of a load, where tiles of so few may not be full.
 FEW_ROWS, A_PARTS = 256, [64, 16]
+PIPED_DTYPES = ("BFLOAT16", "HALF")
 # Of the largest Hopper chip: what bounds a workspace until a device is known.
 MAX_SMS = 144
 
@@ -118,6 +120,10 @@ def _add_tma_branch(builder: TableBuilder, form: Form, config: GemmConfig, targe
         *output_guards,
     )
     params = tma_params(facts, config, parts, layout, store)
+    if (piped := _piped(facts, config, parts)) is not None:
+        position, operand = piped
+        params["epilogue"] = _with_piped(parts.epilogue, position)
+        guard = ex.all_of(guard, tma.guard(operand, -1))
     kernel = builder.kernel(kernel_spec(TMA_TEMPLATE, params, target))
     sm_count: ex.Expr = ["attr", "sm_count"]
     operands = parts.operands
@@ -152,6 +158,30 @@ def tma_params(
         "pingpong": config.pingpong == 1,
         "store": store,
     }
+
+
+def _piped(facts: GemmFacts, config: GemmConfig, parts: KernelParts) -> tuple[int, Operand] | None:
+    """The first input of the epilogue that comes through the pipeline of the operands, by position:
+    a 16-bit matrix that TMA may load, where one warpgroup does not finish a tile while another
+    multiplies, which hides the latency of what it reads as well.
+    """
+    if config.pingpong or config.stream_k or config.cluster_k > 1 or any(parts.scales):
+        return None
+    by_uid = {operand.uid: operand for operand, _ in facts.epilogue.inputs}
+    args = parts.inputs[len(parts.inputs) - len(parts.epilogue["inputs"]) :]
+    for position, (entry, arg) in enumerate(zip(parts.epilogue["inputs"], args, strict=True)):
+        if entry["kind"] == FULL and entry["dtype"] in PIPED_DTYPES:
+            operand = by_uid[arg["operand"]]
+            if tma.may_load(operand, facts):
+                return position, operand
+    return None
+
+
+@functools.lru_cache(maxsize=64)  # every range of a plan asks for the same
+def _with_piped(epilogue: Frozen, position: int) -> Frozen:
+    inputs = list(epilogue["inputs"])
+    inputs[position] = {**inputs[position], "kind": "piped"}
+    return Frozen({**epilogue, "inputs": inputs})
 
 
 def _is_long(facts: GemmFacts) -> bool:

@@ -119,6 +119,13 @@ def may_store(outputs: Sequence[Operand], facts: GemmFacts) -> bool:
     return all(why_not_operand(operand, -1, facts.symbols) is None for operand in outputs)
 
 
+def may_load(operand: Operand, facts: GemmFacts) -> bool:
+    """Whether TMA may load a matrix of the epilogue, in every batch another one."""
+    is_whole = bool(operand.batch_axes) or all(extent == 1 for extent in facts.batch)
+    is_row_major = operand.stride[operand.axis(-1)] == 1
+    return is_whole and is_row_major and why_not_operand(operand, -1, facts.symbols) is None
+
+
 def why_not_operand(operand: Operand, unit_axis: int, symbols: Mapping[str, Symbol]) -> str | None:
     """None where the declared strides fit a descriptor, else the reason."""
     for axis in stepped_axes(operand, unit_axis):

@@ -6,6 +6,7 @@ What they compute is checked on a GPU host (tests/gpu).
 
 from __future__ import annotations
 
+import itertools
 import re
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
@@ -17,15 +18,18 @@ from kernel_menu import (
     FEW,
     FORMS,
     GEMV,
+    MATRICES,
     PAIR_B,
     PINGPONG,
     QUARTERS,
+    RESIDUAL,
     STREAM,
     SUM,
     TEMPLATES,
     TILE_K,
     menu,
     params,
+    piped,
 )
 
 from cudnn_aot.cache.link import link
@@ -274,12 +278,46 @@ def test_bytes_do_not_depend_on_the_process(compiled):
             "scales: got blocks of 128 along K, want FP8 in whole tiles of K",
         ),
         ({"store": "scatter"}, "store: got 'scatter', want one of tma, direct"),
+        (
+            {"epilogue": piped(RESIDUAL), "pingpong": True, "tile": (128, 128, 64)},
+            "epilogue: got a piped input with ping-pong, K split or scales, want none",
+        ),
+        (
+            {"epilogue": {**CHAIN, "inputs": [{"dtype": "FLOAT", "kind": "piped"}]}},
+            "epilogue: got a piped input of Float32, want 16 bits",
+        ),
+        (
+            {"epilogue": piped(piped(MATRICES))},
+            "epilogue: got 2 inputs that are piped, want at most one",
+        ),
     ],
 )
 def test_params_off_the_menu_are_refused(change, message):
     with pytest.raises(ValueError) as caught:
         sm90.matmul({**params((128, 256, 64)), **change})
     assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("dtype", FORMS)
+def test_the_parts_of_a_piped_input_have_a_place_each_in_stages_of_operands(dtype):
+    """Of every tile: in the stage, and none over another."""
+    for tile_m, tile_n in FORMS[dtype]:
+        tile = (tile_m, tile_n, TILE_K[dtype])
+        config = sm90_config.Config.parse(params(tile, ab=dtype, e=piped(RESIDUAL)))
+        assert config.piped_parts * config.piped_columns >= tile_n
+        assert (config.piped_stages - 1) * config.stage_parts < config.piped_parts
+        size, stage = tile_m * sm90_config.STORE_BYTES, 3
+        places = {"a": [], "b": []}
+        for part in range(config.stage_parts):
+            places["ab"[part > 0]].append(config.piped_at(stage, part)[part > 0])
+        for matrix, rows in (("a", tile_m), ("b", tile_n)):
+            first = stage * rows * sm90_config.STORE_BYTES
+            end = first + rows * sm90_config.STORE_BYTES
+            spans = [(at, at + size) for at in places[matrix]]
+            assert all(first <= low and high <= end for low, high in spans)
+            assert spans == sorted(spans)
+            assert all(a[1] <= b[0] for a, b in itertools.pairwise(spans))
+            assert all(low % sm90_config.SWIZZLE_BYTES == 0 for low, _ in spans)
 
 
 def test_unknown_operands_are_refused():

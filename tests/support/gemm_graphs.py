@@ -212,6 +212,43 @@ def fused(name: str, m, n, k, kind: str, symbols=None) -> Graph:
     return g
 
 
+def with_residual(
+    name: str, m, n, k, types=(BF16, BF16), activation="relu", batch=1, gap=0, more=False,
+    symbols=None,
+) -> Graph:  # fmt: skip
+    """A product, of matrices of one type, after an activation and a residual matrix of another,
+    whose rows have ``gap`` elements between them; with ``more`` times one more matrix, in fp32, and
+    the largest magnitude of it all.
+    """
+    io, dtype = types
+    g = graph(name, io, symbols)
+    compute = INT32 if io is INT8 else FLOAT
+    a, b = operand(g, "A", m, k, batch), operand(g, "B", k, n, batch, transposed=True)
+    y = g.matmul(a, b, name="mm", compute_data_type=compute)
+    if io is INT8:
+        y = g.mul(y, g.tensor_scalar(1 / (INT8_VARIANCE * k**0.5), name="unit"))
+    y, row = getattr(g, activation)(y), n + gap
+    size = f"{m}*{row}"
+    y = g.add(y, g.tensor(name="residual", dim=[batch, m, n], stride=[size, row, 1],
+                          data_type=dtype))  # fmt: skip
+    if more:
+        y = g.mul(y, operand(g, "factors", m, n, batch, data_type=FLOAT))
+    y.set_output(True).set_data_type(dtype).set_name("Y")
+    if more:
+        fold(g, y, "AMAX", "mn", m, n, batch)
+    return g
+
+
+def gated_residual(name: str, m, n, k, symbols=None) -> Graph:
+    """A gated FFN and a residual matrix."""
+    g = gated(name, m, n, k, symbols=symbols)
+    (y,) = g.outputs()
+    y.set_output(False).set_name("gated").set_data_type(FLOAT)
+    y = g.add(y, operand(g, "residual", m, n))
+    y.set_output(True).set_data_type(BF16).set_name("Y")
+    return g
+
+
 def gated(
     name: str, m, n, k, io=BF16, out=None, b_transposed=True, up_transposed=True, symbols=None
 ) -> Graph:
@@ -443,6 +480,13 @@ TEST_GRAPHS: tuple[Callable[[], Graph], ...] = (
     lambda: plain("odd_m_n", 201, 333, 264, out=FLOAT),
     lambda: plain("odd_k", 130, 96, 77),  # no TMA descriptor: the any-stride branch
     lambda: plain("zero_k", 8, 16, 0, out=FLOAT),
+    lambda: with_residual("residual_odd_m", 1001, 4104, 520, activation="gelu"),
+    lambda: with_residual("residual_any_m", "M", 1160, 200, symbols=ANY_M),
+    lambda: with_residual("residual_batch_apart", 300, 2056, 136, (HALF, HALF), batch=3, gap=24),
+    lambda: with_residual("residual_more", "M", 520, 264, more=True, symbols=ANY_M),
+    lambda: with_residual("residual_fp8", "M", 1352, 1040, (E4M3, BF16), symbols=ANY_M),
+    lambda: with_residual("residual_int8", 300, 1352, 1040, (INT8, HALF)),
+    lambda: gated_residual("residual_gated", "M", 776, 264, symbols=ANY_M),
     lambda: by_columns("columns", 200, 328, 136),
     lambda: by_columns("columns_any_m", "M", 72, 520, io=HALF, symbols=ANY_M),
     lambda: by_columns("columns_fp8_batch", 136, 80, 272, io=E4M3, out=BF16, batch=3),

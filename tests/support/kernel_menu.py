@@ -111,6 +111,15 @@ def menu() -> dict[str, dict]:
     full = {"pingpong_full_gelu": BIAS_GELU, "pingpong_full_residual": RESIDUAL}
     for name, e in (full | {"pingpong_full_folds_chain": CHAIN_FOLDS}).items():
         rows[name] = params((128, 192, 64), **PAIR_B, **PINGPONG, e=e)
+    # The first 16-bit matrix that a chain reads comes through the pipeline of the operands.
+    rows["piped"] = params((128, 256, 64), **PAIR_B, e=piped(RESIDUAL))
+    rows["piped_matrices"] = params((128, 160, 64), **PAIR_A, e=piped(MATRICES))
+    rows["piped_chain_few"] = params((64, 48, 64), **FEW, e=piped(CHAIN))
+    rows["piped_direct_chain"] = params((64, 96, 64), **DIRECT, ab="HALF", e=piped(CHAIN))
+    rows["piped_fp8_folds"] = params((128, 224, 128), ab="FP8_E4M3", e=piped(BIAS_GRADIENT))
+    rows["piped_int8"] = params((128, 192, 128), **PAIR_B, ab="INT8", e=piped(RESIDUAL))
+    rows["piped_gated"] = params((128, 128, 64), **PAIR_B, e=piped(GATED_RESIDUAL), products=2)
+    rows["piped_crowded"] = params((128, 256, 64), **PAIR_B, e=piped(CROWDED))
     rows["crowded"] = params((128, 256, 64), **PAIR_B, e=CROWDED)
     rows["crowded_pingpong"] = params((128, 160, 64), **PAIR_B, **PINGPONG, e=CROWDED)
     rows["crowded_stream"] = params((128, 128, 64), **STREAM, e=CROWDED)
@@ -124,6 +133,19 @@ def menu() -> dict[str, dict]:
     return rows
 
 
+def piped(epilogue: dict) -> dict:
+    """The same with its first matrix of 16 bits piped."""
+    inputs = [dict(entry) for entry in epilogue["inputs"]]
+    first = next(e for e in inputs if e["kind"] == "full" and e["dtype"] in ("BFLOAT16", "HALF"))
+    first["kind"] = "piped"
+    return {**epilogue, "inputs": inputs}
+
+
+GATED_RESIDUAL = {
+    "inputs": [{"dtype": "HALF", "kind": "full"}],
+    "nodes": [["swish", [0], {}], ["mul", [3, 1], {}], ["add", [4, 2], {}]],
+    "outputs": [{"value": 5, "dtype": "BFLOAT16"}],
+}
 SWIGLU = {
     "inputs": [],
     "nodes": [["swish", [0], {}], ["mul", [2, 1], {}]],

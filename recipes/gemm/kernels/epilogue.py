@@ -187,7 +187,7 @@ def fetch(
     epilogue: Mapping[str, Any], aux: Sequence[Any], block: Block, late: bool = False
 ) -> list[Any]:
     """Issue the loads of a block's operands: register tensors of the operands' dtypes, scalars for
-    operands of one value.
+    operands of one value. That of one which is piped the kernel fills itself, ahead of each `run`.
     """
     fetched = []
     for entry, operand in zip(epilogue["inputs"], aux, strict=True):
@@ -197,7 +197,8 @@ def fetch(
             fetched.append(_at(operand, block.batch.to(Int64) * operand.stride[2])[0])
         else:
             fetched.append(_buffer(entry["kind"], operand.element_type, block))
-            _load(entry["kind"], operand, block, fetched[-1], late)
+            if entry["kind"] != "piped":
+                _load(entry["kind"], operand, block, fetched[-1], late)
     return fetched
 
 

@@ -120,8 +120,8 @@ def tma_stride(dtype: type, shape: tuple[Any, ...], unit_axis: int) -> Any:
 def epilogue_inputs(
     epilogue: Mapping[str, Any], extents: Extents, space: AddressSpace
 ) -> list[Any]:
-    """One argument per epilogue input: a tensor of (M, N, L), or a Float32 for a pass-by-value
-    scalar.
+    """One argument per epilogue input: a tensor of (M, N, L), row-major and described by TMA where
+    it is piped, or a Float32 for a pass-by-value scalar.
     """
     arguments = []
     for entry in epilogue["inputs"]:
@@ -129,12 +129,15 @@ def epilogue_inputs(
         if kind == "value":
             arguments.append(Float32(0.0))
             continue
+        shape = (extents.m, extents.n, extents.batch)
+        if kind == "piped":
+            arguments.append(tma_stride(dtype_of(entry), shape, 1))
+            continue
         if kind not in BROADCAST_AXES:
             raise ValueError(
                 f"epilogue input: got kind {kind!r}, want {', '.join(BROADCAST_AXES)} or value"
             )
         stride = tuple(0 if axis in BROADCAST_AXES[kind] else cute.sym_int64() for axis in range(3))
-        shape = (extents.m, extents.n, extents.batch)
         arguments.append(make_fake_tensor(dtype_of(entry), shape, stride, memspace=space))
     return arguments
 

@@ -25,6 +25,9 @@ Pipelines:
   tile's, or 64 and, of what is left, 16, so that few rows outside the matrix are loaded, which take
   longer than others. Rows of the tile that are not there hold anything: what is computed of them is
   never stored.
+  An input of the epilogue that is ``piped`` comes the same way, in stages of its own behind those
+  of K: parts of the tile's rows and 128 bytes of them, one where a stage has A and others where it
+  has the first B. The math warpgroups read them from there, block after block.
 * exchange: with a cluster (1, 1, W) its CTAs split K. Each writes its sums of the columns that
   another finishes into that one's shared memory; one barrier per CTA counts the bytes.
 * stores: each math warpgroup has ``SLOTS`` staging slots of 64 rows x 128 bytes of its own and one
@@ -59,11 +62,12 @@ and G x 1 KB where something is reduced along M, within 232448 bytes: 4 stages a
 128 x 128 (5 with scales), 8 at 64 x 128. The largest tiles leave 2 KB of it, with scales nothing.
 
 Epilogue: a block of output columns at a time, 64, or 32 with a 4-byte output or a chain that reads
-several matrices: up to 128 bytes of a row. The chain runs on accumulator registers and the results
-go to a staging slot (stmatrix for 16-bit outputs). ``store`` "tma": TMA stores the slot and clips
-at the edges, except where a row of the result is no multiple of 16 bytes, whose last block is
-stored by elements; "direct": all blocks are, to any strides. Values to reduce are folded in fp32
-ahead of that.
+several matrices: up to 128 bytes of a row. Its operands are fetched to registers a block ahead, but
+for one that is piped, whose latency and bytes are behind the main loop. The chain runs on
+accumulator registers and the results go to a staging slot (stmatrix for 16-bit outputs). ``store``
+"tma": TMA stores the slot and clips at the edges, except where a row of the result is no multiple
+of 16 bytes, whose last block is stored by elements; "direct": all blocks are, to any strides.
+Values to reduce are folded in fp32 ahead of that.
 
 Split-K in a cluster: a grid of one cluster per tile, so that nothing is exchanged twice. CTA r
 finishes the r-th of W shares of the columns; sums are added in a fixed order. K >= W k tiles.
@@ -84,8 +88,8 @@ behind this one sets its barriers up while the last tiles are finished, and wait
 it touches memory. With ``few_rows``, for matrices of which reading B is most of the time, it asks
 L2 for its first tiles of B before that, and L2 evicts B first.
 
-Preconditions, checked by the compiled wrapper: A, B and TMA-stored outputs have 16-byte aligned
-bases, unit stride on their major axis and multiples of 16 bytes on the other two.
+Preconditions, checked by the compiled wrapper: A, B, a piped input and TMA-stored outputs have
+16-byte aligned bases, unit stride on their major axis and multiples of 16 bytes on the other two.
 
 Floor, H200: 989 TFLOP/s dense bf16 at boost, about 790 sustained in the power limit on random data;
 8192^3 takes 1.39 ms at that; FP8 and INT8 do twice as many. Per 128 x 256 x 64 step a CTA reads 48
@@ -132,6 +136,7 @@ from cudnn_aot.recipes.gemm.kernels.sm90_loads import (
     Loads,
     Operand,
     operand_pipeline,
+    piped_layout,
     tma_load,
 )
 from cudnn_aot.recipes.gemm.kernels.sm90_math import Math, pass_turn, start_turns, wait_for_turn
@@ -160,6 +165,7 @@ class Shared(NamedTuple):
         arrived: the barrier of ``exchange``.
         scales: (scale, stage), those of the tile's rows before those of its columns.
         a, bs: stages of the operands (rows, k, stage).
+        piped: the addresses of those of A and of the first B.
         staging: slots of the stores.
         exchange: sums that the CTAs which split K send this one.
         scratch: what the warps leave of a block of columns that is reduced.
@@ -171,6 +177,7 @@ class Shared(NamedTuple):
     scales: cute.Tensor | None
     a: cute.Tensor
     bs: list[cute.Tensor]
+    piped: tuple[Int32, Int32]
     staging: cute.Pointer
     exchange: cute.Pointer | None
     scratch: cute.Pointer | None
@@ -230,6 +237,10 @@ class Sm90Matmul:
         tma_as, a_tma = tuple(load[0] for load in loads_a), loads_a[0][1]
         loads = [tma_load(b, b_layout, (tile_n, tile_k), size_m) for b in bs]
         tma_bs, bs_tma = tuple(load[0] for load in loads), tuple(load[1] for load in loads)
+        piped = ()
+        if cutlass.const_expr(config.piped is not None):
+            box = (tile_m, config.piped_columns)
+            piped = tma_load(aux[config.piped], piped_layout(config, tile_m), box)
         tma_outs = tma_targets = ()
         if cutlass.const_expr(config.store == "tma"):
             made = [
@@ -263,6 +274,7 @@ class Sm90Matmul:
                 bs_tma,
                 Outputs(tma_outs, tma_targets, stored, folded),
                 aux,
+                piped,
                 scales,
                 workspace,
                 raster,
@@ -287,6 +299,7 @@ class Sm90Matmul:
         bs,
         outputs: Outputs,
         aux,
+        piped,
         scales,
         workspace,
         raster: Raster,
@@ -300,7 +313,7 @@ class Sm90Matmul:
         config = self.config
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         if warp == 0:
-            for atom in tma_as + tma_bs + outputs.tma:
+            for atom in tma_as + tma_bs + piped[:1] + outputs.tma:
                 cpasync.prefetch_descriptor(atom)
 
         smem = self.allocate()
@@ -338,7 +351,9 @@ class Sm90Matmul:
                 cute.arch.setmaxregister_decrease(PRODUCER_REGISTERS)
             if warp == A_WARP:
                 others = () if config.few_rows else operands_b
-                self.loads.produce_a(pipe, operand_a, others, walk, aux, extents)
+                self.loads.produce_a(
+                    pipe, operand_a, others, (*piped, smem.piped), walk, aux, extents
+                )
             if cutlass.const_expr(config.few_rows):
                 if warp == B_WARP:
                     self.loads.produce_b(pipe, operands_b, walk)
@@ -372,7 +387,8 @@ class Sm90Matmul:
             exchange = cute.recast_ptr(allocator.allocate(config.exchange_bytes, 16), dtype=Int32)
         if config.fold_bytes > 0:
             scratch = cute.recast_ptr(allocator.allocate(config.fold_bytes, 16), dtype=Float32)
-        return Shared(barriers, flag, arrived, scales, a, bs, staging, exchange, scratch)
+        piped = (a.iterator.toint(), bs[0].iterator.toint())
+        return Shared(barriers, flag, arrived, scales, a, bs, piped, staging, exchange, scratch)
 
     @cute.jit
     def consume(self, pipe, smem: Shared, walk: Walk, aux, extents, outputs: Outputs, workspace):
@@ -429,12 +445,16 @@ class Sm90Matmul:
                     accs[0], workspace, smem.flag, walk.run, segment, thread, view
                 ):
                     block = self.stores.fetch(aux, view)
-                    self.stores.finish(accs, block, epilogue_smem, *outputs, aux, view)
+                    self.stores.finish(accs, block, epilogue_smem, *outputs, aux, (), view)
             else:
                 sums = accs
                 if cutlass.const_expr(config.cluster[2] > 1):
                     sums = [self.splits.over_cluster(accs[0], exchange, walk.place[2], thread)]
-                self.stores.finish(sums, fetched, epilogue_smem, *outputs, aux, view)
+                piped = (pipe, read, smem.piped)
+                self.stores.finish(sums, fetched, epilogue_smem, *outputs, aux, piped, view)
+                if cutlass.const_expr(config.piped_stages > 0):
+                    read.advance(config.piped_stages)
+                    release.advance(config.piped_stages)
         cute.arch.cp_async_bulk_wait_group(0, read=True)
 
 

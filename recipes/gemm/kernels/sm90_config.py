@@ -32,6 +32,7 @@ TURN_BARRIER = 4  # that of math warpgroup g, before its turn to issue WGMMA: TU
 
 MAX_ACCUMULATORS = 192  # registers of a math thread: the rest of 232 are addresses and epilogue
 PROMOTED_K_TILES = 2  # whose products of FP8 the tensor cores sum: no more than half of the stages
+PIPED_BITS = 16  # of an element of a matrix that comes through the pipeline of the operands
 PREFETCHED_K_TILES = 8  # of B, that are asked for ahead of the end of the kernel before
 LAST_K_TILES = 4  # see `Config.last_k_tiles`
 GROUP_WARPS = WARPGROUP // 32
@@ -43,7 +44,7 @@ MATRIX_COLUMNS, MATRIX_SUMS = 96, 128
 # About how many instructions of code there are for an element: that is read, by kinds (of a matrix
 # in both of the ways to read it), stored and folded. An object of 80 KB has room for so many of a
 # block beside the rest of the kernel.
-READ_CODE = {"full": 23, "row": 14, "col": 6, "scalar": 6, "value": 6}
+READ_CODE = {"full": 23, "row": 14, "col": 6, "scalar": 6, "value": 6, "piped": 5}
 STORED_CODE, FOLDED_CODE = 14, 11
 BLOCK_INSTRUCTIONS = 2200
 # Chains of one product that read and store at most so many tensors: with more there is not enough
@@ -162,6 +163,8 @@ class Config:
             return f"stream_k: got True with cluster {self.cluster}, want one way to split K"
         if self.pingpong and (self.promotes or self.stream_k or in_cluster):
             return "pingpong: got True with FP8 or K split, want False"
+        if reason := self._why_not_piped():
+            return reason
         may_be_part = self.a_major == "k" and self.cluster[1] == 1
         if self.few_rows and self.stream_k:
             return "few_rows: got True with stream_k, which waits for a fill, want False"
@@ -169,6 +172,56 @@ class Config:
             other = f" or {A_PARTS}" if may_be_part else ""
             return f"a_boxes: got {self.a_boxes} for tile {self.tile}, want its rows{other}"
         return None
+
+    def _why_not_piped(self) -> str | None:
+        if self.piped is None:
+            return None
+        kinds = [entry["kind"] for entry in self.epilogue["inputs"]]
+        if kinds.count("piped") > 1:
+            return f"epilogue: got {kinds.count('piped')} inputs that are piped, want at most one"
+        if self.piped_dtype.width != PIPED_BITS:
+            return f"epilogue: got a piped input of {self.piped_dtype}, want {PIPED_BITS} bits"
+        if self.pingpong or self.stream_k or self.cluster[2] > 1 or self.scales is not None:
+            return "epilogue: got a piped input with ping-pong, K split or scales, want none"
+        return None
+
+    @cached_property
+    def piped(self) -> int | None:
+        """Position of the epilogue's input that comes through the pipeline of the operands."""
+        kinds = [entry["kind"] for entry in self.epilogue["inputs"]]
+        return kinds.index("piped") if "piped" in kinds else None
+
+    @property
+    def piped_dtype(self) -> type:
+        assert self.piped is not None
+        return operands.dtype_of(self.epilogue["inputs"][self.piped])
+
+    @property
+    def piped_columns(self) -> int:
+        """Of the tile, in a part of it that has the bytes of a stage of A."""
+        return STORE_BYTES * 8 // PIPED_BITS
+
+    @property
+    def piped_parts(self) -> int:
+        """Of a tile of the piped input."""
+        return -(-self.tile[1] // self.piped_columns)
+
+    @property
+    def stage_parts(self) -> int:
+        """Parts that a stage has room for: one where A is, others where the first B is."""
+        return 1 + self.tile[1] // self.tile[0]
+
+    @property
+    def piped_stages(self) -> int:
+        """Of a tile, behind those of K."""
+        return 0 if self.piped is None else -(-self.piped_parts // self.stage_parts)
+
+    def piped_at(self, stage: Any, part: Any) -> tuple[Any, Any]:
+        """Where a part of a stage begins: bytes from the first stage of A, if it is the part 0, and
+        from the first one of the first B.
+        """
+        a_bytes, b_bytes = (rows * STORE_BYTES for rows in self.tile[:2])
+        return stage * a_bytes, stage * b_bytes + (part - 1) * a_bytes
 
     @property
     def acc_dtype(self) -> type:
@@ -283,7 +336,8 @@ class Config:
     @property
     def is_tight(self) -> bool:
         """Whether it has others beside them: elements that are read, or what is folded."""
-        reads = any(entry["kind"] in ("full", "row", "col") for entry in self.epilogue["inputs"])
+        every = ("full", "piped", "row", "col")
+        reads = any(entry["kind"] in every for entry in self.epilogue["inputs"])
         return self.ends_full and (reads or len(self.folded) > 0)
 
     @property

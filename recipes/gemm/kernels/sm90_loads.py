@@ -8,15 +8,21 @@ from typing import Any, NamedTuple
 import cutlass
 import cutlass.cute as cute
 import cutlass.pipeline as pipeline
-from cutlass import Float32, Int32, Int64
-from cutlass.cute.nvgpu import cpasync
+import cutlass.utils.hopper_helpers as sm90_utils
+from cutlass import Float32, Int8, Int32, Int64
+from cutlass.base_dsl.enums import AddressSpace
+from cutlass.cute.nvgpu import cpasync, warpgroup
+from cutlass.tensor_utils import LayoutEnum
 
 from cudnn_aot.recipes.gemm.kernels import epilogue as device_epilogue
 from cudnn_aot.recipes.gemm.kernels.raster import Walk
 from cudnn_aot.recipes.gemm.kernels.sm90_config import (
+    GROUP_ROWS,
     GROUP_WARPS,
     PREFETCHED_K_TILES,
     SCALES_LAG,
+    STORE_BYTES,
+    SWIZZLE_BYTES,
     WARP,
     Config,
 )
@@ -69,6 +75,36 @@ def operand_pipeline(
         cta_layout_vmnk=cute.make_layout((1, *config.cluster[:2], 1)),
         defer_sync=True,
     )
+
+
+def piped_layout(config: Config, rows: int) -> Any:
+    """Swizzled shared-memory layout (rows, columns, 1) of a part of the piped input."""
+    kind = sm90_utils.get_smem_layout_atom(
+        LayoutEnum.ROW_MAJOR, config.piped_dtype, config.piped_columns
+    )
+    atom = warpgroup.make_smem_layout_atom(kind, config.piped_dtype)
+    return cute.tile_to_shape(atom, (rows, config.piped_columns, 1), order=(0, 1, 2))
+
+
+def piped_part(
+    config: Config, bases: tuple[Int32, Int32], stage: Int32, part: Any, group: Any = None
+) -> cute.Tensor:
+    """A part of a stage, all rows of it or those of a math warpgroup; ``bases`` are the addresses
+    of the stages of A and of the first B.
+    """
+    at_a, at_b = config.piped_at(stage, part)
+    address = bases[0] + at_a
+    if isinstance(part, int):
+        address = address if part == 0 else bases[1] + at_b
+    else:
+        address = cutlass.select_(part == 0, address, bases[1] + at_b)
+    rows = config.tile[0] if group is None else GROUP_ROWS
+    if group is not None:
+        address += group * (GROUP_ROWS * STORE_BYTES)
+    layout = piped_layout(config, rows)
+    raw = cute.make_ptr(Int8, address, AddressSpace.smem, assumed_align=SWIZZLE_BYTES)
+    pointer = cute.recast_ptr(raw, layout.inner, dtype=config.piped_dtype)
+    return cute.make_tensor(pointer, layout.outer)
 
 
 def tma_parts(
@@ -246,9 +282,10 @@ class Loads:
                     cute.prefetch(b.tma, from_b[None, tile.n, k, batch])
 
     @cute.jit
-    def produce_a(self, pipe, a: Operand, bs: Sequence[Operand], walk: Walk, aux, extents):
+    def produce_a(self, pipe, a: Operand, bs: Sequence[Operand], piped, walk: Walk, aux, extents):
         """Producer warp: bring A, and those B that have no warp of their own, to the stages of
-        every item of this CTA, in order, and say how many bytes come to each, of all.
+        every item of this CTA, in order, and say how many bytes come to each, of all. Behind those
+        of K come those of the input that is ``piped``, if there is one.
         """
         tile_m, tile_n, tile_k = self.config.tile
         row_bytes = tile_k * self.config.a_dtype.width // 8
@@ -293,6 +330,9 @@ class Loads:
                 load_rows(loads_a, counts, row0, k, state.index, full, masks[0])
                 self.load_b(bs, parts_b, tiles_b, k, state.index, full, masks[1])
                 state.advance()
+            for stage in cutlass.range_constexpr(self.config.piped_stages):
+                self.load_piped(pipe, piped, stage, tile, state)
+                state.advance()
             if cutlass.const_expr(not self.config.pingpong):
                 # What the chain reads of matrices is there when the math warpgroups come to it.
                 # That may take its time where another tile is multiplied meanwhile.
@@ -306,6 +346,25 @@ class Loads:
             cute.arch.griddepcontrol_launch_dependents()
         # A CTA may not exit while others of its cluster still signal its barriers.
         pipe.producer_tail(state)
+
+    @cute.jit
+    def load_piped(self, pipe, piped, number: cutlass.Constexpr, tile, state):
+        """Bring what the ``number``-th stage has of a tile of the piped input."""
+        config = self.config
+        tile_m, tile_n, _ = config.tile
+        tma, matrix, bases = piped
+        first = number * config.stage_parts
+        parts = min(config.stage_parts, config.piped_parts - first)
+        full = pipe.producer_get_barrier(state)
+        pipe.sync_object_empty.wait(state.index, state.phase)
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive_and_expect_tx(full, parts * tile_m * STORE_BYTES)
+        mine = cute.domain_offset((0, tile.n * tile_n, 0), matrix)
+        boxes = cute.local_tile(mine, (tile_m, config.piped_columns), (None, None, None))
+        for part in cutlass.range_constexpr(parts):
+            to, source = tma_parts(tma, piped_part(config, bases, state.index, part), boxes)
+            place = (None, tile.m, first + part, tile.batch)
+            cute.copy(tma, source[place], to[None, 0], tma_bar_ptr=full)
 
     @cute.jit
     def produce_b(self, pipe, bs: Sequence[Operand], walk: Walk):
@@ -322,6 +381,8 @@ class Loads:
                 pipe.sync_object_empty.wait(state.index, state.phase)
                 self.load_b(bs, parts, tiles, k, state.index, full, mask)
                 state.advance()
+            if cutlass.const_expr(self.config.piped_stages > 0):
+                state.advance(self.config.piped_stages)
 
     @cute.jit
     def produce_scales(self, pipe, scales, s_scales, walk: Walk, extents):

@@ -31,6 +31,7 @@ from cudnn_aot.recipes.gemm.kernels.sm90_config import (
     block_pattern,
 )
 from cudnn_aot.recipes.gemm.kernels.sm90_folds import Folds
+from cudnn_aot.recipes.gemm.kernels.sm90_loads import piped_part
 from cudnn_aot.recipes.trace.pointwise import DEVICE, instructions
 
 
@@ -141,10 +142,12 @@ class Stores:
         outs,
         partials,
         aux,
+        piped,
         view: cutlass.Constexpr,
     ):
         """Run the epilogue on the accumulators, a block of columns at a time: store the outputs,
-        and fold those that are reduced. ``smem`` is that of the one and of the other.
+        and fold those that are reduced. ``smem`` is that of the one and of the other; ``piped``
+        is the pipeline, where it is, and the addresses of its stages.
 
         The operands of a block are fetched while the one ahead of it is computed. A chain is traced
         for some blocks alone, in a loop that shifts the accumulators down by them between turns:
@@ -165,6 +168,8 @@ class Stores:
                 # Where registers are short, what comes of the last block is not worth a branch.
                 is_last = j == step - 1
                 more = first + step < self.blocks if is_last and self.has_room else True
+                if cutlass.const_expr(config.piped is not None):
+                    self.read_piped(piped, fetched[config.piped], view.group, view.lane, i)
                 values = device_epilogue.run(
                     config.epilogue,
                     fetched,
@@ -191,6 +196,35 @@ class Stores:
                         self.folds.reset(running)
         if cutlass.const_expr(config.bands == 1):
             self.folds.leave(running, partials, scratch, view)
+
+    @cute.jit
+    def read_piped(self, piped, to: cute.Tensor, group: Int32, lane: Int32, number):
+        """Read the thread's elements of the piped input in the ``number``-th block of a tile, and
+        give its stage back behind the last of it.
+        """
+        config, columns = self.config, self.config.block_columns
+        pipe, first, bases = piped
+        begin, whole = number * columns, config.stage_parts * config.piped_columns
+        stage = first.clone()
+        stage.advance(Int32(begin // whole))
+        part = begin % whole // config.piped_columns
+        pipe.consumer_wait(stage)
+        rows = piped_part(config, bases, stage.index, part, group)
+        at = begin % config.piped_columns // columns
+        block = cute.local_tile(rows, (GROUP_ROWS, columns, 1), (0, at, 0))
+        dtype = config.piped_dtype
+        atom = cute.make_copy_atom(
+            cute.nvgpu.CopyUniversalOp(), dtype, num_bits_per_copy=2 * dtype.width
+        )
+        tiled = cute.make_tiled_copy_C(atom, self.block_mma())
+        source = tiled.get_slice(lane).partition_S(block)[None, None, None, 0]
+        elements = cute.recast_tensor(to, dtype)
+        cute.copy(
+            tiled, source, cute.make_tensor(elements.iterator, cute.make_layout(source.shape))
+        )
+        if ((begin + columns) % whole == 0) | (number == self.blocks - 1):
+            cute.arch.sync_warp()
+            pipe.consumer_release(stage)
 
     @cute.jit
     def store(
@@ -328,15 +362,7 @@ class Stores:
 
     def to_shared(self, narrow: cute.Tensor, staged: cute.Tensor, dtype: type, in_group: Int32):
         """Registers of a block to its slot: stmatrix for 16-bit, pairs of columns for others."""
-        mma = sm90_utils.make_trivial_tiled_mma(
-            self.config.a_dtype,
-            self.config.b_dtype,
-            OperandMajorMode.K,
-            OperandMajorMode.K,
-            self.config.acc_dtype,
-            (1, 1, 1),
-            (GROUP_ROWS, self.config.block_columns),
-        )
+        mma = self.block_mma()
         if dtype.width == 16:
             atom = cute.make_copy_atom(StMatrix8x8x16bOp(False, 4), dtype)
         else:
@@ -346,3 +372,15 @@ class Stores:
         to = tiled.get_slice(in_group).partition_D(staged)[None, None, None, 0]
         source = cute.make_tensor(narrow.iterator, cute.make_layout(to.shape))
         cute.copy(tiled, source, to)
+
+    def block_mma(self) -> cute.TiledMma:
+        """What gives a block's elements to the threads of a warpgroup as they have them."""
+        return sm90_utils.make_trivial_tiled_mma(
+            self.config.a_dtype,
+            self.config.b_dtype,
+            OperandMajorMode.K,
+            OperandMajorMode.K,
+            self.config.acc_dtype,
+            (1, 1, 1),
+            (GROUP_ROWS, self.config.block_columns),
+        )
