@@ -104,10 +104,12 @@ def solve(
     told: Iterable[tuple[Extent, int | None]], symbols: Mapping[str, Symbol]
 ) -> dict[str, int] | None:
     """The values of all symbols as extents with known values tell them; None where they do not tell
-    one, or one that is not in its domain.
+    one, or one that is not in its domain, and where an extent is another number.
     """
     values: dict[str, int] = {}
     for extent, value in told:
+        if isinstance(extent, int) and value is not None and value != extent:
+            return None  # most of a tuning file is about other graphs
         if isinstance(extent, SymExpr) and len(extent.symbols) == 1 and value is not None:
             values.setdefault(extent.symbols[0], value // extent.coef)
     if values.keys() != symbols.keys():

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import cudnn_aot
 from cudnn_aot.cache.toolchain import toolchain
 from cudnn_aot.compiler.planning.engine import Refusal
+from cudnn_aot.compiler.planning.shipped import FOLDER
 from cudnn_aot.compiler.planning.tuning import Tuning
 from cudnn_aot.compiler.target.target import Target
 from cudnn_aot.errors import CompileError
@@ -56,7 +57,8 @@ def build_record(
 
 @functools.cache
 def source_digest() -> str:
-    """Of every module of ours that plans, compiles or writes; once per process, as imported.
+    """Of every module of ours that plans, compiles or writes, and of the measured plans that are
+    shipped; once per process, as imported.
 
     Templates that a program adds are in the specs of their kernels.
     """
@@ -64,10 +66,12 @@ def source_digest() -> str:
 
 
 def digest_of(folders: Mapping[str, Path]) -> str:
-    """Of the Python files below folders; by names within them, so a wheel and a checkout agree."""
+    """Of the Python files below folders, and of shipped tuning files; by names within them, so a
+    wheel and a checkout agree.
+    """
     digest = hashlib.sha256()
     for package, folder in sorted(folders.items()):
-        for path in sorted(folder.rglob("*.py")):
+        for path in sorted((*folder.rglob("*.py"), *folder.rglob(f"{FOLDER}/*.json"))):
             digest.update(f"{package}/{path.relative_to(folder).as_posix()}\0".encode())
             digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()

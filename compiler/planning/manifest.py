@@ -10,9 +10,11 @@ with a block of 100 per family. An id is never reused.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from cudnn_aot.cache.switch import OFF, ON
@@ -185,3 +187,10 @@ def resolve(name: str) -> Any:
     """
     module, _, attribute = name.partition(":")
     return getattr(importlib.import_module(f"cudnn_aot.recipes.{module}"), attribute)
+
+
+def folder(package: str) -> Path:
+    """Where a package of the project lies, without importing it."""
+    spec = importlib.util.find_spec(f"cudnn_aot.{package}")
+    assert spec is not None and spec.submodule_search_locations
+    return Path(next(iter(spec.submodule_search_locations)))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import importlib.util
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from cudnn_aot.compiler.planning.facts import facts_for
 from cudnn_aot.compiler.planning.plan_list import PlanList
 from cudnn_aot.compiler.planning.planned import Planned
 from cudnn_aot.compiler.planning.rank import DEFAULT_MODES
+from cudnn_aot.compiler.planning.shipped import shipped_digest
 from cudnn_aot.compiler.planning.tuning import Tuning
 from cudnn_aot.compiler.target.target import Target
 
@@ -93,6 +93,7 @@ def plan_key_document(
         "hints": hints(graph),
         "planner": _planner_digest(
             _source_digest(family.packages if family else ()),
+            shipped_digest(family, target) if family else "",
             " ".join(mode.name for mode in modes),
             " ".join(slot.name for slot in family.offered()) if family else "",
             *target.descriptor().values(),
@@ -102,12 +103,13 @@ def plan_key_document(
 
 
 def planner_document(
-    sources: str, modes: str, engines: str, *descriptor: str | int
+    sources: str, shipped: str, modes: str, engines: str, *descriptor: str | int
 ) -> dict[str, Any]:
     """What the plan keys of many graphs have in common."""
     return {
         "table_version": TABLE_VERSION,
         "sources": sources,
+        "shipped": shipped,
         "modes": modes,
         "engines": engines,
         "target": list(descriptor),
@@ -163,17 +165,10 @@ def planner_sources(recipes: tuple[str, ...]) -> Iterator[tuple[str, Path]]:
     packages = ["compiler.planning", "compiler.graph", "compiler.target"]
     packages += [f"recipes.{recipe}" for recipe in recipes]
     for package in packages:
-        root = _folder(package)
+        root = manifest.folder(package)
         for path in sorted(root.rglob("*.py")):
             name = f"{package}/{path.relative_to(root).as_posix()}"
             if "kernels" not in path.relative_to(root).parts and name not in NO_PLANNERS:
                 yield name, path
-    for path in sorted(_folder("recipes").glob("*.py")):
+    for path in sorted(manifest.folder("recipes").glob("*.py")):
         yield f"recipes/{path.name}", path
-
-
-def _folder(package: str) -> Path:
-    """Where a package of the project lies, without importing it."""
-    spec = importlib.util.find_spec(f"cudnn_aot.{package}")
-    assert spec is not None and spec.submodule_search_locations
-    return Path(next(iter(spec.submodule_search_locations)))

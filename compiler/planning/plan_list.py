@@ -43,6 +43,7 @@ from cudnn_aot.compiler.planning.replay import (
     ranged_knobs,
     typed_knobs,
 )
+from cudnn_aot.compiler.planning.shipped import with_shipped
 from cudnn_aot.compiler.planning.tuned import measured_first
 from cudnn_aot.compiler.planning.tuning import Tuning
 from cudnn_aot.compiler.target.target import Target
@@ -63,7 +64,8 @@ class PlanList:
     Args:
         modes: heuristic modes, in the order in which their plans are listed.
         backend: asked for plans of its own; None leaves it out.
-        tuning: measured plans, which come before those that the heuristics rank.
+        tuning: measured plans, which come before those that the heuristics rank; of the graphs that
+            it speaks of in place of those that are shipped.
         engines: names of our engines that may serve; None for all that the manifest offers. With
             none at all our side is left out, its reasons too.
         lowered: plans that were lowered before, of this graph and target. They are in the list,
@@ -428,10 +430,11 @@ class PlanList:
                 declined[f"{self.family.name}: {self._reason(decline)}"] = None
             for proposal in ranked:
                 self._check_proposal(proposal)
-            if kind != "A" or tuning is None:
+            measured = with_shipped(tuning, self.family, self.target) if kind == "A" else None
+            if measured is None:
                 return ranked
             family, facts, target = self.family.name, self.facts, self.target
-            return measured_first(tuning, family, facts, target, self._engines, ranked)
+            return measured_first(measured, family, facts, target, self._engines, ranked)
 
         entries = rank(self.modes, recommend, found)
         if self.modes and self._engines and not any(_is_ours(entry) for entry in entries):

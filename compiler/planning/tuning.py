@@ -18,6 +18,7 @@ import json
 import os
 import reprlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,83 +33,103 @@ _KIND_WORDS = {str: "a string", dict: "an object", list: "a list"}
 
 # An engine's name and public knobs.
 Choice = tuple[str, dict[knob_type, int]]
-_Plans = list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a tuning file says of a graph's extents; ``is_shipped``: the file comes with the
+    family.
+    """
+
+    extents: dict[str, int]
+    plans: list[dict[str, Any]]
+    is_shipped: bool
+
+    def choices(self) -> Iterator[Choice]:
+        """The plans, best first."""
+        for plan in self.plans:
+            yield plan["engine"], {knob_type[k]: v for k, v in plan["knobs"].items()}
+
+
+_Extents = tuple[tuple[str, int], ...]
+_Classes = dict[tuple[str, str, str], dict[_Extents, Entry]]
 
 
 class Tuning:
     """The entries of a tuning file, by what they were measured for."""
 
-    def __init__(self, entries: Sequence[Mapping[str, Any]]) -> None:
-        self._classes: dict[tuple[str, str, str], list[tuple[dict[str, int], _Plans]]] = {}
+    def __init__(self, entries: Sequence[Mapping[str, Any]], *, is_shipped: bool = False) -> None:
+        self._classes: _Classes = {}
         for entry in entries:
             place = (entry["family"], entry["target"], entry["layout_class"])
             plans = [{"engine": plan["engine"], "knobs": plan["knobs"]} for plan in entry["plans"]]
-            self._classes.setdefault(place, []).append((entry["extents"], plans))
+            extents = entry["extents"]
+            found = self._classes.setdefault(place, {})
+            found[tuple(sorted(extents.items()))] = Entry(extents, plans, is_shipped)
 
-    def plans(self, family: str, facts: Any, target: Target) -> Iterator[Choice]:
-        """What was measured for a graph's extents on a target, best first."""
-        for extents, plans in self._about(family, facts, target):
-            if extents == facts.extents:
-                yield from _choices(plans)
+    def over(self, below: Tuning) -> Tuning:
+        """All entries of both; of two about the same graphs the one here."""
+        both = Tuning(())
+        both._classes = {
+            place: {**below._classes.get(place, {}), **self._classes.get(place, {})}
+            for place in (*below._classes, *self._classes)
+        }
+        return both
 
-    def points(
-        self, family: str, facts: Any, target: Target
-    ) -> list[tuple[dict[str, int], list[Choice]]]:
+    def at(self, family: str, facts: Any, target: Target) -> Entry | None:
+        """What was measured for a graph's extents on a target."""
+        about = self._about(family, facts, target)
+        return about.get(tuple(sorted(facts.extents.items()))) if about else None
+
+    def points(self, family: str, facts: Any, target: Target) -> list[tuple[dict[str, int], Entry]]:
         """Of a graph with symbols, the values of them for which plans were measured, ascending,
-        and those plans, best first.
+        and what was measured there.
         """
-        return [
-            (values, list(_choices(plans)))
-            for values, plans in self._of_symbols(family, facts, target)
+        if not facts.symbols:
+            return []
+        found = [
+            (values, entry)
+            for entry in self._about(family, facts, target).values()
+            if (values := facts.symbols_at(entry.extents))
         ]
+        return sorted(found, key=lambda each: sorted(each[0].items()))
 
     def digest(self, family: str, facts: Any, target: Target) -> str:
-        """Of what the file says about a graph, for its plan key; empty when that is nothing."""
-        own = [plans for e, plans in self._about(family, facts, target) if e == facts.extents]
-        said = [plans for plans in own if plans]
-        others = [each for each in self._of_symbols(family, facts, target) if each[1]]
-        return canonical_digest({"plans": said, "points": others}) if said or others else ""
+        """Of what the file says about a graph, for its plan key; empty when that is nothing. An
+        entry without plans says something: it takes the place of a shipped one.
+        """
+        own = self.at(family, facts, target)
+        others = self.points(family, facts, target)
+        if own is None and not others:
+            return ""
+        return canonical_digest(
+            {
+                "plans": None if own is None else own.plans,
+                "points": [(values, entry.plans) for values, entry in others],
+            }
+        )
 
     def content_digest(self) -> str:
         """Of all that the file says; order and spelling of its entries do not count."""
         return canonical_digest(
             sorted(
-                canonical_digest([*place, extents, plans])
+                canonical_digest([*place, entry.extents, entry.plans])
                 for place, entries in self._classes.items()
-                for extents, plans in entries
+                for entry in entries.values()
             )
         )
 
-    def _about(
-        self, family: str, facts: Any, target: Target
-    ) -> Sequence[tuple[dict[str, int], _Plans]]:
-        return self._classes.get((family, target.name, facts.layout_class), ())
-
-    def _of_symbols(
-        self, family: str, facts: Any, target: Target
-    ) -> list[tuple[dict[str, int], _Plans]]:
-        if not facts.symbols:
-            return []
-        found = [
-            (values, plans)
-            for extents, plans in self._about(family, facts, target)
-            if (values := facts.symbols_at(extents))
-        ]
-        return sorted(found, key=lambda each: sorted(each[0].items()))
+    def _about(self, family: str, facts: Any, target: Target) -> Mapping[_Extents, Entry]:
+        return self._classes.get((family, target.name, facts.layout_class), {})
 
 
-def _choices(plans: _Plans) -> Iterator[Choice]:
-    for plan in plans:
-        yield plan["engine"], {knob_type[k]: v for k, v in plan["knobs"].items()}
-
-
-def load_tuning(path: str | Path) -> Tuning:
+def load_tuning(path: str | Path, *, is_shipped: bool = False) -> Tuning:
     """Read a tuning file.
 
     Raises:
         UsageError: it cannot be read or is no tuning file of this format.
     """
-    return Tuning(read_entries(path))
+    return Tuning(read_entries(path), is_shipped=is_shipped)
 
 
 def read_entries(path: str | Path) -> list[dict[str, Any]]:

@@ -28,6 +28,7 @@ from cudnn_aot.errors import CompileError
 from cudnn_aot.recipes.gemm import sm90
 
 H200, CPU = load_target("h200"), load_target("cpu")
+pytestmark = pytest.mark.usefixtures("nothing_shipped")
 
 
 def source(graph: Graph) -> Source:

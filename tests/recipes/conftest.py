@@ -27,3 +27,8 @@ def compile_jobs(jobs: list[dict], out: Path) -> dict:
 @pytest.fixture(scope="session")
 def compile_kernels():
     return compile_jobs
+
+
+@pytest.fixture(scope="module", autouse=True)
+def only_recipes(nothing_shipped):
+    """What is tested of plans here follows from recipes, not from what was measured of some."""

@@ -43,7 +43,7 @@ def test_kernel_keys() -> None:
 def test_plan_keys() -> None:
     h200 = load_target("h200")
     document = plan.plan_key_document(gemm_graphs.plain("g", 64, 64, 64), h200)
-    parts = {*document, *plan.planner_document("", "", "", *h200.descriptor().values())}
+    parts = {*document, *plan.planner_document("", "", "", "", *h200.descriptor().values())}
     assert parts - {"planner"} == set(names("The plan key"))
     assert "planner" in document and len(names("The plan key")) == len(parts) - 1
 

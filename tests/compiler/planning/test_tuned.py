@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -55,17 +53,12 @@ def test_each_value_has_the_plan_of_what_speaks_for_it(base, values, data) -> No
         for part, after in zip(found.parts, found.parts[1:], strict=False):
             assert part.plan != after.plan  # else they would be one
     for value in range(symbol.min, symbol.max + 1):
-        # The nearest by ratio; half way the smaller.
-        near = min(
-            (p for p in points),
-            key=lambda p: (max(p.value, value) / max(min(p.value, value), 1e-9), p.value),
-        )
-        reaches = near.value <= REACH * value and value <= REACH * near.value
-        want = near.plans[0] if reaches else served(whole, value)
-        got = served(found, value)
-        at = [math.isqrt(a.value * b.value) for a, b in zip(points, points[1:], strict=False)]
-        if value not in at:  # on the border the root is rounded
-            assert got == want, (value, points)
+        # The next one from there on, else the one before.
+        above = [p for p in points if value <= p.value <= REACH * value][:1]
+        below = [p for p in points if p.value < value <= REACH * p.value][-1:]
+        near = [*above, *below][:1]
+        want = near[0].plans[0] if near else served(whole, value)
+        assert served(found, value) == want, (value, points)
 
 
 def test_what_declines_leaves_the_next_and_then_the_model() -> None:
