@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from cudnn_aot.compiler.graph.graph import Graph
 
 # Plans of an entry: the fastest, and what is nearly as fast, should another GPU of the kind or
-# another release of the kernels decide otherwise.
-_KEPT, _NEARLY = 5, 1.10
+# another release of the kernels decide otherwise, or one plan be wanted for several entries.
+_KEPT, _NEARLY = 20, 1.10
 _SAMPLE = 1 << 18  # elements of an output that are compared for each plan
 _WHAT = "the tuning file"
 _STEP = 4  # between the values of a symbol that are measured unless some are given
@@ -237,13 +237,13 @@ class _TuningFile:
     """What is written to: each entry at once, or a stream at the end.
 
     Others may write to the same file meanwhile, as for the other GPUs of this machine: an entry is
-    put into the file as it is then.
+    put into the file as it is then, and nothing else of it is written.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._is_stream = os.path.exists(path) and replaceable(path) is None
-        self._measured: dict[str, dict[str, Any]] = {}
+        self._measured: dict[str, dict[str, Any]] = {}  # for a stream
         if not self._is_stream:
             self._read()
         check_path(path, _WHAT)
@@ -251,10 +251,11 @@ class _TuningFile:
     def add(self, entry: dict[str, Any]) -> None:
         from cudnn_aot.compiler.planning.tuning import place_of
 
-        self._measured[place_of(entry)] = entry
-        if not self._is_stream:
-            with exclusive(self._path):
-                self._write(self._read() | self._measured)
+        if self._is_stream:
+            self._measured[place_of(entry)] = entry
+            return
+        with exclusive(self._path):
+            self._write(self._read() | {place_of(entry): entry})
 
     def finish(self) -> Callable[[str], None]:
         """What tells of it in a line, as `publish` does."""

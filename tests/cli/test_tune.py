@@ -24,6 +24,7 @@ from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.cache.writer import StoreWriter
 from cudnn_aot.cli import device, measure
 from cudnn_aot.cli.operands import Reference, make_operands
+from cudnn_aot.cli.tune import _TuningFile
 from cudnn_aot.compiler.build.records import provider, with_provider
 from cudnn_aot.compiler.formats import graph_json
 from cudnn_aot.compiler.planning.tuning import load_tuning, read_entries
@@ -283,3 +284,21 @@ def test_a_plan_that_cannot_be_timed_is_a_fault_of_that_plan_alone(
     bad, good = measure.measure(others, operands, reference, {"M": 3}, 0, 1)
     assert (bad.microseconds, bad.fault) == (None, "cudaStreamEndCapture failed")
     assert good.microseconds is not None and not good.fault
+
+
+def test_of_two_that_measure_the_same_what_was_written_last_stays(tmp_path: Path) -> None:
+    """Each writes what it measured then, not again what it measured before."""
+    file = tmp_path / "f.json"
+
+    def entry(m: int, knobs: dict[str, int]) -> dict[str, Any]:
+        about = {"family": "gemm", "target": "cpu", "layout_class": "c", "extents": {"m": m}}
+        return {**about, "plans": [{"engine": ENGINE, "knobs": knobs, "us": 1.0}]}
+
+    first, second = _TuningFile(file), _TuningFile(file)
+    first.add(entry(1, SLOW))
+    second.add(entry(1, FAST))
+    first.add(entry(4, SLOW))
+    assert read_entries(file) == [entry(1, FAST), entry(4, SLOW)]
+    second.add(entry(4, FAST))
+    first.finish()
+    assert read_entries(file) == [entry(1, FAST), entry(4, FAST)]
