@@ -37,6 +37,7 @@ from cudnn_aot.errors import (
 
 if TYPE_CHECKING:
     from cudnn_aot.cli.measure import Measured
+    from cudnn_aot.cli.operands import Operands
     from cudnn_aot.compiler.graph.graph import Graph
 
 # Plans of an entry: the fastest, and what is nearly as fast, should another GPU of the kind or
@@ -328,12 +329,15 @@ class _Tuner:
         self._rounds, self._seed, self._device = rounds, seed, device
         self._of: _Stored | None = None  # whose plans are loaded, for all its values
         self._loaded: tuple[list[Any], list[_Named]] = [], []
+        self._operands: Operands | None = None  # of the last value of the same graph
 
     def measure(self, stored: _Stored, symbols: dict[str, int]) -> _Case:
         from cudnn_aot.cli import operands as ops
         from cudnn_aot.cli.measure import measure
 
-        operands = ops.make_operands(stored.graph, symbols, self._seed)
+        earlier, self._operands = self._operands if self._of is stored else None, None
+        operands = ops.make_operands(stored.graph, symbols, self._seed, earlier)
+        self._operands, earlier = operands, None
         reference = ops.Reference(stored.graph, operands, symbols, _SAMPLE)
         plans, named = self._plans(stored)
         measured = measure(plans, operands, reference, symbols, self._device, self._rounds)

@@ -25,6 +25,7 @@ from cudnn_aot.compiler.reference.call import Array, Call, Declared
 from cudnn_aot.compiler.reference.operands import (
     Site,
     derived_maker_of,
+    follows_own_shape,
     maker_of,
     ragged_offsets,
     random_values,
@@ -127,7 +128,10 @@ def _declared(tensor: Tensor, symbols: Mapping[str, int]) -> Declared:
 
 
 def random_operands(
-    graph: Graph, symbols: Mapping[str, int] | None = None, seed: int = 0
+    graph: Graph,
+    symbols: Mapping[str, int] | None = None,
+    seed: int = 0,
+    earlier: Mapping[int, Array] | None = None,
 ) -> dict[int, Array]:
     """Values for every input of `graph` by uid, exact in their data types.
 
@@ -135,9 +139,13 @@ def random_operands(
     op asks for elsewhere (`operands`): sorted offsets, valid tables, decaying gates, statistics
     that fit the operands. A tensor's values depend on the seed, its uid and what they have to fit.
     A pass-by-value tensor that has a value keeps it.
+
+    Args:
+        earlier: what was made for the same graph and seed at other values of symbols: the arrays of
+            operands that do not depend on these, such as weights, are taken from it.
     """
     graph.validate()
-    symbols = symbols or {}
+    symbols, earlier = symbols or {}, earlier or {}
     offsets = {t.ragged_offset.uid: t for t in graph.tensors.values() if t.ragged_offset}
     values: dict[int, Array] = {}
     derived = []
@@ -149,6 +157,8 @@ def random_operands(
             values[tensor.uid] = np.full(shape, tensor.pass_by_value)
         elif any(derived_maker_of(node.op, port) for node, port in uses(graph, tensor)):
             derived.append(tensor)
+        elif tensor.uid in earlier and _is_fixed(graph, tensor):
+            values[tensor.uid] = earlier[tensor.uid]
         else:
             values[tensor.uid] = _made(graph, tensor, values, symbols, seed, maker_of)
     for uid, tensor in sorted(offsets.items()):
@@ -156,6 +166,13 @@ def random_operands(
     for tensor in derived:
         values[tensor.uid] = _made(graph, tensor, values, symbols, seed, derived_maker_of)
     return {tensor.uid: values[tensor.uid] for tensor in graph.inputs()}
+
+
+def _is_fixed(graph: Graph, tensor: Tensor) -> bool:
+    """Whether an operand is the same for all values of the symbols."""
+    return all(isinstance(extent, int) for extent in tensor.dim) and all(
+        follows_own_shape(node.op, port) for node, port in uses(graph, tensor)
+    )
 
 
 def uses(graph: Graph, tensor: Tensor) -> list[tuple[Node, str]]:

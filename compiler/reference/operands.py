@@ -384,6 +384,15 @@ def derived_maker_of(op: str, port: str) -> Maker | None:
     return _found(DERIVED, op, port)
 
 
+# What these make depends on the operand's own shape and type alone.
+_OF_OWN_SHAPE = (None, _fan_in, _filter, _keys, _away_from_zero, _bits)
+
+
+def follows_own_shape(op: str, port: str) -> bool:
+    """Whether an operand is the same beside others of any shapes and values."""
+    return maker_of(op, port) in _OF_OWN_SHAPE and derived_maker_of(op, port) is None
+
+
 def random_values(shape: tuple[int, ...], dtype: data_type, rng: np.random.Generator) -> Array:
     """Normal numbers, small integers, bits, or for E8M0 powers of two, exact in `dtype`."""
     facts = DTYPES[dtype]

@@ -169,7 +169,9 @@ def to_storage(values: Any, dtype: data_type, axis: int = -1) -> np.ndarray[Any,
         return round_to(values, dtype).astype(storage_dtype(dtype))
     if dtype is data_type.BFLOAT16:
         as_float = values if values.dtype == np.float32 else round_to(values, dtype)
-        return (_rounded_bits(as_float) >> 16).astype(np.uint16)
+        words = _rounded_bits(as_float)
+        words >>= 16
+        return words.astype(np.uint16)
     row = _MINIFLOAT[dtype]
     return _by_blocks(
         lambda block: _minifloat_words(_round_minifloat(block, row), row), values, row.word
@@ -237,16 +239,19 @@ def _carrier(dtype: np.dtype[Any]) -> type[np.number[Any]]:
 
 def _rounded_bits(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """The bits of float32 `values` rounded to bfloat16, lower halves zero; a NaN stays one."""
-    bits = np.ascontiguousarray(values).view(np.uint32).reshape(values.shape)
-    rounded = bits >> 16  # in place from here: a weight matrix has hundreds of megabytes
-    rounded &= 1
-    rounded += 0x7FFF
-    rounded += bits
-    rounded &= 0xFFFF0000
-    nan = np.isnan(values)
-    if nan.any():
-        rounded[nan] = (bits[nan] | 0x00400000) & 0xFFFF0000
-    return rounded
+    every = np.ascontiguousarray(values).view(np.uint32).reshape(-1)
+    result = np.empty(every.size, np.uint32)
+    for start in range(0, every.size, _BLOCK):  # a weight matrix has hundreds of megabytes
+        bits, rounded = every[start : start + _BLOCK], result[start : start + _BLOCK]
+        np.right_shift(bits, 16, out=rounded)
+        rounded &= 1
+        rounded += 0x7FFF
+        rounded += bits
+        rounded &= 0xFFFF0000
+        nan = np.isnan(bits.view(np.float32))
+        if nan.any():
+            rounded[nan] = (bits[nan] | 0x00400000) & 0xFFFF0000
+    return result.reshape(values.shape)
 
 
 def _quantum(values: np.ndarray[Any, Any], row: _Minifloat) -> np.ndarray[Any, Any]:

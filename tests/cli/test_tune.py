@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import gemm_graphs
+import numpy as np
 import pytest
 from cli_process import assert_one_line_error, run_cli
 
@@ -22,13 +23,13 @@ from cudnn_aot.cache.canonical import canonical_bytes
 from cudnn_aot.cache.layout import providers_of
 from cudnn_aot.cache.reader import StoreReader
 from cudnn_aot.cache.writer import StoreWriter
-from cudnn_aot.cli import device, measure
+from cudnn_aot.cli import device, measure, operands
 from cudnn_aot.cli.operands import Reference, make_operands
 from cudnn_aot.cli.tune import _TuningFile
 from cudnn_aot.compiler.build.records import provider, with_provider
 from cudnn_aot.compiler.formats import graph_json
 from cudnn_aot.compiler.planning.tuning import load_tuning, read_entries
-from cudnn_aot.errors import LaunchError
+from cudnn_aot.errors import LaunchError, RequirementError
 from cudnn_aot.runtime import cudart
 
 ENGINE = "gemm.host.blocked"
@@ -302,3 +303,23 @@ def test_of_two_that_measure_the_same_what_was_written_last_stays(tmp_path: Path
     second.add(entry(4, FAST))
     first.finish()
     assert read_entries(file) == [entry(1, FAST), entry(4, FAST)]
+
+
+def test_a_weight_is_made_once_for_all_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    symbols = {"M": {"min": 1, "max": 64}}
+    graph = gemm_graphs.chain("g", "M", 48, 32, "relu", symbols=symbols).freeze()
+    earlier = make_operands(graph, {"M": 3}, 5)
+    made, fresh = make_operands(graph, {"M": 16}, 5, earlier), make_operands(graph, {"M": 16}, 5)
+    for got, want in zip(
+        (*made.inputs, *made.outputs), (*fresh.inputs, *fresh.outputs), strict=True
+    ):
+        assert got.uid == want.uid and np.array_equal(got.flat, want.flat), got.tensor
+        assert got.view.shape == want.view.shape and got.view.strides == want.view.strides
+    before = {buffer.uid: buffer for buffer in earlier.inputs}
+    kept = [buffer.tensor.name for buffer in made.inputs if buffer is before[buffer.uid]]
+    assert kept == ["B", "bias"]
+    # What is there already need not fit a second time.
+    monkeypatch.setattr(operands, "available_memory_bytes", lambda: 30_000)
+    with pytest.raises(RequirementError, match="choose smaller symbols"):
+        make_operands(graph, {"M": 8}, 5)
+    make_operands(graph, {"M": 8}, 5, earlier)

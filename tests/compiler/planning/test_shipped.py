@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from standin import FAMILY, TUNED, installed, relu_graph
 
 from cudnn_aot.compiler.build.sources import Source
 from cudnn_aot.compiler.build.why import explain
+from cudnn_aot.compiler.formats import graph_json
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.planning import manifest, shipped
 from cudnn_aot.compiler.planning.facts import facts_for
@@ -208,3 +211,49 @@ def test_nothing_of_a_file_is_passed_over(family: manifest.Family, path: Path) -
             engine = engines[plan["engine"]]
             assert engine.knobs_to_public(engine.knobs_from_public(knobs)) == knobs
             assert plan["us"] > 0
+
+
+def test_all_works_with_a_full_file(ship: Ship, tmp_path: Path) -> None:
+    """As many entries as are measured of models; the times are made up."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(Path(__file__).parents[3] / "bench")
+        tuned = importlib.import_module("tuned")
+    tuned.write_graphs(tmp_path / "graphs", sorted(tuned.MODELS))
+    graphs = [
+        graph_json.loads(path.read_text()) for path in sorted((tmp_path / "graphs").iterdir())
+    ]
+    said, draw = [], random.Random(0)
+    for graph in graphs:
+        facts = PlanList(graph, H200, needs_compiler=False).facts
+        _, k, n = graph.tensors[graph.nodes[0].inputs["B"].uid].dim
+        for m in tuned.ROWS:
+            plans = PlanList(gemm_graphs.plain("g", m, n, k), H200, needs_compiler=False)
+            places = draw.sample(range(6), 4)
+            about = entry_at(facts, m)
+            listed = [named(plans, place) | {"us": draw.uniform(10, 11)} for place in places]
+            said.append({**about, "plans": sorted(listed, key=lambda plan: plan["us"])})
+    path = ship()
+    path.write_text(tuned.text_of(tuned.shipped(said)))
+    entries = read_entries(path)
+    assert len(entries) == len(graphs) * len(tuned.ROWS)
+    first = {tuple(sorted(e["extents"].items())): e["plans"][0]["knobs"] for e in entries}
+    for graph in graphs:
+        plans = PlanList(graph, H200)
+        taken = plans.lower(0)
+        for m in tuned.ROWS:
+            extents = entry_at(plans.facts, m)["extents"]
+            (part,) = [p for p in taken.ranges if p.bounds["M"][0] <= m <= p.bounds["M"][1]]
+            assert part.knobs == first[tuple(sorted(extents.items()))]
+        assert len(taken.ranges) <= len(tuned.ROWS) + 1
+
+
+def entry_at(facts: Any, m: int) -> dict[str, Any]:
+    extents = facts.extents_at({"M": m})
+    about = {"family": "gemm", "target": "h200", "layout_class": facts.layout_class}
+    return {**about, "extents": extents}
+
+
+def named(plans: PlanList, place: int) -> dict[str, Any]:
+    _, knobs = plans.engine_and_knobs(place)
+    engine = plans.name(place).partition("[")[0]
+    return {"engine": engine, "knobs": {knob.name: value for knob, value in knobs.items()}}

@@ -2,6 +2,8 @@
 
 import copy
 
+import gemm_graphs
+import moe_graphs
 import numpy as np
 import pytest
 from op_graphs import OPS, bare, example
@@ -9,9 +11,16 @@ from rule_graphs import VALID, build, changed
 
 import cudnn_aot
 from cudnn_aot.compiler.graph.enums import data_type
+from cudnn_aot.compiler.graph.extents import SymExpr
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.reference import layout
-from cudnn_aot.compiler.reference.execute import execute, random_operands
+from cudnn_aot.compiler.reference.execute import execute, random_operands, uses
+from cudnn_aot.compiler.reference.operands import (
+    Site,
+    follows_own_shape,
+    maker_of,
+    random_values,
+)
 from cudnn_aot.compiler.reference.ops import REFERENCES, apply
 from cudnn_aot.compiler.reference.storage import round_to
 from cudnn_aot.errors import InvalidGraphError, cudnnGraphNotSupportedError
@@ -321,3 +330,48 @@ def test_what_scales_fp8_is_of_order_one(matrix: data_type) -> None:
     values, _ = run(graph)
     drawn = np.abs(values[scale.uid])
     assert (0.25 <= drawn.min() and drawn.max() <= 1.0) == (matrix is data_type.FP8_E4M3)
+
+
+@pytest.mark.parametrize("op", [op for op in OPS if op not in SPECIAL])
+def test_what_follows_its_own_shape_is_the_same_beside_any_others(op: str) -> None:
+    """So a weight need not be made again for other values of a symbol."""
+    graph = example(bare(op))
+    values = random_operands(graph, seed=3)
+    for tensor in graph.inputs():
+        places = uses(graph, tensor)
+        if not all(follows_own_shape(node.op, port) for node, port in places):
+            continue
+        if tensor.pass_by_value is not None or any(
+            t.ragged_offset is tensor for t in graph.tensors.values()
+        ):
+            continue
+        rng = np.random.Generator(np.random.SFC64((3, tensor.uid)))
+        shape = tuple(tensor.dim)
+        made = [(maker_of(node.op, port), node, port) for node, port in places]
+        make, node, port = next((each for each in made if each[0]), (None, None, ""))
+        if make is None:
+            alone = random_values(shape, tensor.data_type, rng)
+        else:
+            alone = round_to(make(Site(node, port, shape, rng, None, None)), tensor.data_type)
+        assert np.array_equal(values[tensor.uid], alone), tensor
+
+
+@pytest.mark.parametrize("rows", [(1, 5), (5, 1), (4, 4)])
+def test_operands_that_are_taken_from_earlier_are_what_they_would_be(rows: tuple) -> None:
+    symbols = {"M": {"min": 1, "max": 64}}
+    graphs = [
+        gemm_graphs.chain("g", "M", 24, 16, "gelu", symbols=symbols),
+        gemm_graphs.plain("g", "M", 24, 16, io="INT8", out="INT32", symbols=symbols),
+        gemm_graphs.by_columns("g", "M", 24, 16, symbols=symbols),
+        moe_graphs.grouped("GATHER", rows="M", tokens=8, symbols=symbols),
+    ]
+    first, then = ({"M": value} for value in rows)
+    for graph in graphs:
+        earlier = random_operands(graph, first, 7)
+        values = random_operands(graph, then, 7, earlier)
+        want = random_operands(graph, then, 7)
+        assert values.keys() == want.keys()
+        assert all(np.array_equal(values[uid], want[uid]) for uid in want)
+        weights = [t for t in graph.inputs() if not any(isinstance(e, SymExpr) for e in t.dim)]
+        assert any(values[t.uid] is earlier[t.uid] for t in weights)
+        assert [t for t in graph.inputs() if values[t.uid] is not earlier[t.uid]]

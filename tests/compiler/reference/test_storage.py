@@ -259,3 +259,19 @@ def test_what_no_integer_is_becomes_one(dtype: data_type) -> None:
     assert got.tolist() == [0, high, low, high, 2]
     stored = to_storage(np.array([np.nan, 2.0**63]), dtype)
     assert from_storage(stored, dtype).tolist() == [0, high]
+
+
+def test_many_numbers_are_rounded_as_one() -> None:
+    """They are rounded a block at a time."""
+    values = np.random.default_rng(0).standard_normal((3, 70_001), np.float32)
+    values[0, 65_535:65_537] = np.nan
+    values[2, -1] = -np.nan
+    want = values.astype(ml_dtypes.bfloat16)
+    for laid in (values, values[::-1], values.T, np.asfortranarray(values)):
+        expected = laid.astype(ml_dtypes.bfloat16).astype(np.float32)
+        assert np.array_equal(round_to(laid, BF16), expected, equal_nan=True)
+    numbers = ~np.isnan(values)
+    assert np.array_equal(to_storage(values, BF16)[numbers], want.view(np.uint16)[numbers])
+    assert np.isnan(from_storage(to_storage(values, BF16), BF16)[~numbers]).all()
+    assert round_to(np.zeros((0, 4), np.float32), BF16).shape == (0, 4)
+    assert round_to(np.float32(1.00390625), BF16).shape == ()
