@@ -218,8 +218,9 @@ def _native(
         yield from known
         if part["plan_key"] != today and not known:
             yield (
-                "the planner or the recipe has changed since, or a number in the description of "
-                f"target {target.name}, or it was built with a tuning file or other engines"
+                "the planner, the recipe or the measured plans shipped with it have changed since, "
+                f"or a number in the description of target {target.name}, or it was built with a "
+                "tuning file or other engines"
             )
         for spec in specs:
             yield from why_not_current(spec)

@@ -50,6 +50,11 @@ def test_an_edited_source_is_another_build(tmp_path: Path) -> None:
     (there / "sub" / "mine.py").rename(there / "sub" / "yours.py")
     (here / "sub" / "mine.py").write_text("x = 2\n")
     assert len({before, *(provenance.digest_of({"p": f}) for f in (here, there))}) == 3
+    (here / "tuning").mkdir()
+    for text in ("[]", "[1]"):  # measured plans that are shipped
+        digest = provenance.digest_of({"p": here})
+        (here / "tuning" / "h200.json").write_text(text)
+        assert provenance.digest_of({"p": here}) != digest
 
 
 def test_a_tuning_file_is_recorded_by_what_it_says(

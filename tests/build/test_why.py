@@ -199,7 +199,10 @@ def tuned(monkeypatch, tmp_path):
     [
         (edited_sources, "the sources of kernel gemm.kernels.host:matmul have changed"),
         (other_tools, "apache-tvm-ffi is 9.9 now, kernel gemm.kernels.host:matmul was compiled"),
-        (edited_planner, "the planner or the recipe has changed since"),
+        (
+            edited_planner,
+            "the planner, the recipe or the measured plans shipped with it have",
+        ),
         (other_host, "target cpu has host_level 'x86-64-v2' now, its kernels were made for"),
         (tuned, "the tuning file says something of this graph"),
     ],
