@@ -11,13 +11,13 @@ choose. Stream-K plans zero their tile counters first; reductions are folded in 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from cudnn_aot.cache.spec import Frozen, kernel_spec
 from cudnn_aot.compiler.graph.enums import numerical_note
-from cudnn_aot.compiler.graph.extents import extent_expr
+from cudnn_aot.compiler.graph.extents import Symbol, SymExpr, extent_expr
 from cudnn_aot.compiler.planning import expressions as ex
 from cudnn_aot.compiler.planning.engine import Engine, Lowering, Refusal
 from cudnn_aot.compiler.planning.knobs import knob_type
@@ -96,9 +96,29 @@ class GemmSm90Persistent(ScheduledEngine):
         builder = TableBuilder(facts, "cuda")
         for variant, parts in builder.variants():
             for form in forms(facts, variant, parts):
-                _add_tma_branch(builder, form, knobs, target)
+                for part in _by_rows(form, knobs):
+                    _add_tma_branch(builder, part, knobs, target)
             add_any_stride_branch(builder, facts, variant, parts, target)
         return Lowering(tuple(builder.kernels), builder.table())
+
+
+def _by_rows(form: Form, config: GemmConfig) -> Iterator[Form]:
+    """A form for few rows ahead of one for any, where a call may have either and they are not
+    loaded alike.
+    """
+    facts = form.facts
+    low, high = bounds(facts.m, facts.symbols)
+    if isinstance(facts.m, SymExpr) and len(facts.m.symbols) == 1 and low <= FEW_ROWS < high:
+        (name,) = facts.m.symbols
+        symbol = facts.symbols[name]
+        most = FEW_ROWS // facts.m.coef
+        few = Symbol(min=symbol.min, max=most, multiple_of=symbol.multiple_of)
+        if few.why_not() is None:
+            guard = ex.all_of(form.guard, ex.lt(extent_expr(facts.m), FEW_ROWS + 1))
+            narrowed = replace(facts, symbols={**facts.symbols, name: few})
+            if _loads(narrowed, config) != _loads(facts, config):
+                yield replace(form, name=f"{form.name}_few", guard=guard, facts=narrowed)
+    yield form
 
 
 def _add_tma_branch(builder: TableBuilder, form: Form, config: GemmConfig, target: Target) -> None:
@@ -152,8 +172,7 @@ def tma_params(
         "b_major": layout[1],
         "tile": list(config.tile),
         "cluster": [config.cluster_m, config.cluster_n, config.cluster_k],
-        "a_boxes": _a_boxes(facts, config, layout[0]),
-        "few_rows": not (config.stream_k or _is_long(facts) or _is_shared(facts)),
+        **_loads(facts, config),
         "stream_k": config.stream_k == 1,
         "pingpong": config.pingpong == 1,
         "store": store,
@@ -184,6 +203,14 @@ def _with_piped(epilogue: Frozen, position: int) -> Frozen:
     return Frozen({**epilogue, "inputs": inputs})
 
 
+def _loads(facts: GemmFacts, config: GemmConfig) -> Json:
+    """How matrices are loaded, by how many rows there may be."""
+    return {
+        "a_boxes": _a_boxes(facts, config),
+        "few_rows": not (config.stream_k or _is_long(facts) or _is_shared(facts)),
+    }
+
+
 def _is_long(facts: GemmFacts) -> bool:
     return bounds(facts.m, facts.symbols)[1] > FEW_ROWS
 
@@ -194,12 +221,13 @@ def _is_shared(facts: GemmFacts) -> bool:
     return has_batch and any(not b.batch_axes for b in facts.every_b)
 
 
-def _a_boxes(facts: GemmFacts, config: GemmConfig, a_major: str) -> list[int]:
+def _a_boxes(facts: GemmFacts, config: GemmConfig) -> list[int]:
     """Rows of A that a load brings: fewer than the tile's where the matrix may not have those, as
     rows outside of it take longer than others.
     """
     is_whole = lowering.is_multiple(facts.m, config.tile_m, facts.symbols)
-    if is_whole or _is_long(facts) or config.cluster_n > 1 or a_major != "k":
+    majors = facts.majors() or ("", "")
+    if is_whole or _is_long(facts) or config.cluster_n > 1 or majors[0] != "k":
         return [config.tile_m]
     return A_PARTS
 
