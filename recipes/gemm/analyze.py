@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from cudnn_aot.compiler.graph.graph import Graph
@@ -27,6 +28,7 @@ from cudnn_aot.recipes.gemm.facts import (
     Reduction,
 )
 from cudnn_aot.recipes.gemm.matrices import DEQUANTIZE, Matrix, Producer, matrix_of
+from cudnn_aot.recipes.gemm.runs import batch_runs
 from cudnn_aot.recipes.operand import Operand, dtype_name, in_words, why_not_strided
 from cudnn_aot.recipes.pointwise import TRUTH
 
@@ -82,6 +84,8 @@ def analyze(graph: Graph) -> GemmFacts | Refusal:
         ),
         symbols=dict(graph.symbols),
     )
+    runs = batch_runs(facts.tensors(), facts.batch, facts.symbols)
+    facts = replace(facts, batch_runs=runs)
     return facts.transposed() if _has_columns(facts) else facts
 
 

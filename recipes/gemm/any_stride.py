@@ -94,8 +94,9 @@ def second_step(
 
 @dataclass(frozen=True, slots=True)
 class _Partials:
-    """What the tiles leave of a reduction, fp32 ``(T, R, L)``: ``T`` tiles along the folded axes
-    for each of ``R`` rows or columns that are kept; and how many values each fold is of.
+    """What the tiles leave of a reduction, fp32 ``(T, R, L)``, with an ``L`` for each run of the
+    batch: ``T`` tiles along the folded axes for each of ``R`` rows or columns that are kept; and
+    how many values each fold is of.
     """
 
     slice: Json
@@ -117,8 +118,8 @@ def _partials(p: Problem, output: EpilogueOutput, tile: tuple[int, int]) -> _Par
             "arg": "tensor",
             "slice": name,
             "dtype": "FLOAT",
-            "dim": [tiles, kept, p.batch],
-            "stride": [1, tiles, ex.mul(tiles, kept)],
+            "dim": [tiles, kept, *p.runs],
+            "stride": [1, tiles, *p.dense(ex.mul(tiles, kept))],
         },
         count=ex.mul(*(extents[axis] for axis in axes)),
     )
@@ -130,12 +131,13 @@ def _fold_step(
     """Fold the tiles' values into the output, ``(R, L)``."""
     assert output.reduction is not None
     params = {"mode": output.reduction.mode, "dtype": output.operand.dtype}
+    params |= lowering.runs_params(builder.facts)
     kernel = builder.kernel(kernel_spec(FOLD_TEMPLATE, params, target))
     strides = dict(zip("mn", view["stride"], strict=False))
     kept = [strides[axis] for axis in "mn" if axis not in output.reduction.axes]
     out = view | {
         "dim": partials.view["dim"][1:],
-        "stride": [*(kept or [0]), view["stride"][2]],
+        "stride": [*(kept or [0]), *view["stride"][2:]],
     }
     args = [{"arg": "launch"}, {"arg": "int", "value": partials.count}, partials.view, out]
     return {"step": "kernel", "kernel": kernel, "args": args}

@@ -7,7 +7,6 @@ from typing import Any
 
 from cudnn_aot.compiler.planning.capability import Capability
 from cudnn_aot.recipes.gemm.facts import CAST, VALUE, EpilogueOutput, GemmFacts
-from cudnn_aot.recipes.gemm.lowering import unmergeable_batch
 from cudnn_aot.recipes.operand import FP8_DTYPES, INT32_MAX, bounds, in_words
 from cudnn_aot.recipes.pointwise import UNTRACED
 from cudnn_aot.recipes.reductions import FOLDED, UNFOLDED
@@ -26,6 +25,8 @@ MAX_EPILOGUE_TENSORS = 12
 MAX_EPILOGUE_NODES = 64
 # Each product has accumulators of its own in a thread's registers.
 MAX_PRODUCTS = 2
+# Of batch axes, each an axis of every tensor: TMA describes five, two of which are the matrix's.
+MAX_BATCH_RUNS = 3
 # Of K, that a kernel on the CUDA cores multiplies at a time: blocks with a scale are of whole ones.
 SCALE_DEPTH_STEP = 16
 # Sums of so many products of INT8 always fit INT32.
@@ -35,7 +36,7 @@ FEATURES = (
     f"chain of any pointwise op but {', '.join(UNTRACED)}",
     "several outputs",
     f"{MAX_OPTIONAL_OUTPUTS} optional outputs",
-    "batch, broadcast or strided",
+    f"batch, broadcast or strided, whose axes are up to {MAX_BATCH_RUNS} runs of equal steps",
     "scales of A and B, of rows, columns or all, ahead of the matmul",
     "symbolic extents",
 )
@@ -206,4 +207,14 @@ def _common_why_not(facts: GemmFacts) -> str | None:
     for name, extent in (("M", facts.m), ("N", facts.n), ("K", facts.k)):
         if bounds(extent, facts.symbols)[1] > INT32_MAX:
             return f"{name} may reach {bounds(extent, facts.symbols)[1]}, want at most {INT32_MAX}"
-    return unmergeable_batch(facts)
+    return _why_not_batch(facts)
+
+
+def _why_not_batch(facts: GemmFacts) -> str | None:
+    if (count := len(facts.batch_runs)) <= MAX_BATCH_RUNS:
+        return None
+    reasons = dict.fromkeys(run.why for run in facts.batch_runs[1:])
+    return (
+        f"the batch axes {in_words(facts.batch)} are {count} runs of equal steps, want at most "
+        f"{MAX_BATCH_RUNS}: {'; '.join(reasons)}"
+    )

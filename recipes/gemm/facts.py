@@ -16,7 +16,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cudnn_aot.compiler.graph.extents import Extent, Symbol, SymExpr, evaluate, mul
-from cudnn_aot.recipes.operand import INT32_MAX, Operand, bounds, pinned, solve
+from cudnn_aot.recipes.gemm.runs import Run
+from cudnn_aot.recipes.operand import INT32_MAX, Operand, bounds, in_words, pinned, solve
 
 # Broadcast kinds of an epilogue input against the (m, n) result.
 FULL, ROW, COL, SCALAR, VALUE = "full", "row", "col", "scalar", "value"
@@ -106,6 +107,7 @@ class GemmFacts:
     ``b`` is that of the first product; each of ``other_b``, of the same extents, gives one more
     with the same A. ``scales`` are those of A and of every B, in order. ``accumulators`` are the
     types of the products' arithmetic, one for each; ``arithmetic`` has those of every node.
+    ``batch_runs`` are the batch axes by what merges, over the declared domain of the symbols.
     ``is_transposed`` says that all of this is of the transpose of the graph's result.
     """
 
@@ -121,6 +123,7 @@ class GemmFacts:
     accumulators: tuple[str, ...]
     arithmetic: tuple[Arithmetic, ...]
     symbols: Mapping[str, Symbol] = field(hash=False)
+    batch_runs: tuple[Run, ...] = (Run(()),)
     is_transposed: bool = False
 
     def operands(self) -> tuple[Operand, ...]:
@@ -131,6 +134,11 @@ class GemmFacts:
         every = (self.a, *self.every_b, *scales, *inputs, *outputs)
         by_uid = {operand.uid: operand for operand in every if not operand.constant}
         return tuple(by_uid[uid] for uid in sorted(by_uid))
+
+    def tensors(self) -> tuple[Operand, ...]:
+        """Those of `operands` that are no numbers passed by value."""
+        scalars = {operand.uid for operand, kind in self.epilogue.inputs if kind == VALUE}
+        return tuple(operand for operand in self.operands() if operand.uid not in scalars)
 
     @property
     def every_b(self) -> tuple[Operand, ...]:
@@ -231,7 +239,8 @@ class GemmFacts:
         if self.is_scaled:
             blocks = (f"{scale.rows}x{scale.depth}" if scale else "1" for scale in self.scales)
             types += f" by {'+'.join(blocks)}"
-        return f"{types} {majors} [{inputs}] {chain} -> {outputs}"
+        runs = f" in {len(self.batch_runs)} runs" if len(self.batch_runs) > 1 else ""
+        return f"{types} {majors} [{inputs}] {chain} -> {outputs}{runs}"
 
     def describe(self) -> dict[str, Any]:
         """The facts in words, for a person: as the graph has them."""
@@ -247,11 +256,18 @@ class GemmFacts:
             )
         return described
 
+    def _runs_in_words(self) -> str:
+        every = (in_words(run.extents(self.batch)) for run in self.batch_runs)
+        reasons = dict.fromkeys(run.why for run in self.batch_runs[1:])
+        return f"{' x '.join(every)}, as {'; '.join(reasons)}"
+
     def _in_words(self) -> dict[str, Any]:
         described: dict[str, Any] = {
             name: str(extent) for name, extent in zip("MNK", (self.m, self.n, self.k), strict=True)
         }
         described["batch"] = " x ".join(map(str, self.batch)) or "1"
+        if len(self.batch_runs) > 1:
+            described["batch runs"] = self._runs_in_words()
         described["A"] = str(self.a)
         described["B"] = str(self.b)
         described["majors"] = "A {}-major, B {}-major".format(*(self.majors() or ("no", "no")))
@@ -303,7 +319,8 @@ _KINDS_OF_ONE_ROW = {ROW: FULL, SCALAR: COL}
 @functools.lru_cache(maxsize=64)  # ranking and lowering of a plan ask for the same
 def _stacked(facts: GemmFacts) -> GemmFacts | None:
     m = mul(facts.m, *facts.batch)
-    if all(extent == 1 for extent in facts.batch) or bounds(m, facts.symbols)[1] > INT32_MAX:
+    has_batch = any(extent != 1 for extent in facts.batch)
+    if not has_batch or len(facts.batch_runs) > 1 or bounds(m, facts.symbols)[1] > INT32_MAX:
         return None
     epilogue = _of_one_row(facts.epilogue) if facts.m == 1 else facts.epilogue
     inputs, outputs = epilogue.inputs, epilogue.outputs

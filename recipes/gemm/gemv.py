@@ -42,7 +42,7 @@ class GemvCapability(GemmCapability):
             majors = facts.as_declared().majors() or ("no", "no")
             return f"A and B are {'/'.join(majors)}-major, want k/k"
         for operand, axis in ((facts.a, -1), (facts.b, -2)):
-            if reason := tma.why_not_operand(operand, axis, facts.symbols):
+            if reason := tma.why_not_operand(operand, axis, facts.symbols, facts.batch_runs):
                 return reason
         if not lowering.is_multiple(facts.k, K_MULTIPLE, facts.symbols):
             return f"K is {facts.k}, want a multiple of {K_MULTIPLE}"
@@ -72,15 +72,15 @@ class GemmSm90Gemv(ScheduledEngine):
                     "k_warps": knobs.k_warps,
                     "unroll": knobs.unroll,
                     "epilogue": form.parts.epilogue,
-                }
+                } | lowering.runs_params(facts)
                 kernel = builder.kernel(kernel_spec(TEMPLATE, params, target))
                 guard = ex.all_of(
                     variant.guard,
                     form.guard,
                     ex.lt(0, k),
                     ex.divides(K_MULTIPLE, k),
-                    tma.guard(facts.a, -1),
-                    tma.guard(facts.b, -2),
+                    tma.guard(facts.a, -1, facts.batch_runs),
+                    tma.guard(facts.b, -2, facts.batch_runs),
                 )
                 args = [{"arg": "launch"}, *form.parts.operands, *form.parts.tail]
                 steps = [{"step": "kernel", "kernel": kernel, "args": args}]

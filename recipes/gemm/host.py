@@ -65,11 +65,11 @@ def _totals(facts: GemmFacts, variant: Variant) -> list[_Total]:
             "arg": "tensor",
             "slice": name,
             "dtype": "DOUBLE",
-            "dim": [p.m, p.n, p.batch],
+            "dim": [p.m, p.n, *p.runs],
             "stride": [
                 0 if "m" in reduction.axes else columns,
                 0 if "n" in reduction.axes else 1,
-                ex.mul(rows, columns),
+                *p.dense(ex.mul(rows, columns)),
             ],
         }
         size = ex.mul(TOTAL_BYTES, rows, columns, p.batch)

@@ -1,8 +1,9 @@
 """From GEMM facts to the parts of a launch table that every GEMM engine shares.
 
 Kernels see rank-3 tensors: A ``(M, K, L)``, B ``(N, K, L)``, epilogue inputs and outputs ``(M, N,
-L)``, where ``L`` is the product of the batch axes. A broadcast batch has ``L = 1``; broadcast axes
-of an epilogue input, and those that an output is reduced along, keep their extent and get stride 0.
+L)``, where ``L`` is the product of the batch axes. Where those are several runs, there is an ``L``
+for each, the innermost first. A broadcast batch has ``L = 1``; broadcast axes of an epilogue input,
+and those that an output is reduced along, keep their extent and get stride 0.
 Axes of matrices are -2, rows, and -1, columns, of what kernels see: `Operand.axis` is the tensor's.
 """
 
@@ -10,15 +11,16 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from cudnn_aot.cache.spec import Frozen, KernelSpec
-from cudnn_aot.compiler.graph.extents import Extent, Symbol, SymExpr, extent_expr, mul, symbols_of
+from cudnn_aot.compiler.graph.extents import Extent, Symbol, SymExpr, extent_expr, mul
 from cudnn_aot.compiler.planning import expressions as ex
 from cudnn_aot.recipes.gemm.facts import VALUE, BlockScale, Epilogue, EpilogueOutput, GemmFacts
-from cudnn_aot.recipes.operand import INT32_MAX, Operand, bounds, in_words, pinned
+from cudnn_aot.recipes.gemm.runs import Run
+from cudnn_aot.recipes.operand import INT32_MAX, Operand, bounds
 
 DTYPE_BYTES = {
     "FLOAT": 4,
@@ -37,13 +39,18 @@ Json = dict[str, Any]
 @dataclass(frozen=True, slots=True)
 class Problem:
     """Extents of the matmul as launch-table expressions; ``batch`` is the product of the batch
-    axes.
+    axes, ``runs`` those of each run of them, the innermost first, as kernels see them.
     """
 
     m: ex.Expr
     n: ex.Expr
     k: ex.Expr
     batch: ex.Expr
+    runs: tuple[ex.Expr, ...]
+
+    def dense(self, elements: ex.Expr) -> list[ex.Expr]:
+        """Strides of the runs where matrices of so many elements lie one after the other."""
+        return [ex.mul(elements, *self.runs[:i]) for i in range(len(self.runs))]
 
 
 def problem(facts: GemmFacts) -> Problem:
@@ -51,8 +58,13 @@ def problem(facts: GemmFacts) -> Problem:
         m=extent_expr(facts.m),
         n=extent_expr(facts.n),
         k=extent_expr(facts.k),
-        batch=ex.mul(*(extent_expr(extent) for extent in facts.batch)),
+        batch=_product(facts.batch),
+        runs=tuple(_product(run.extents(facts.batch)) for run in reversed(facts.batch_runs)),
     )
+
+
+def _product(extents: Iterable[Extent]) -> ex.Expr:
+    return ex.mul(*(extent_expr(extent) for extent in extents))
 
 
 def is_multiple(extent: Extent, of: int, symbols: Mapping[str, Symbol]) -> bool:
@@ -99,24 +111,19 @@ def symbol_entries(facts: GemmFacts) -> Json:
     }
 
 
-def tensor_operands(facts: GemmFacts) -> tuple[Operand, ...]:
-    scalars = {operand.uid for operand, kind in facts.epilogue.inputs if kind == VALUE}
-    return tuple(operand for operand in facts.operands() if operand.uid not in scalars)
-
-
 def merge_checks(facts: GemmFacts) -> list[Json]:
-    """Several batch axes become one: each must be laid out as the outer part of the next.
+    """The batch axes of a run become one: each must be laid out as the outer part of the next.
 
     An axis of one element moves nothing: where a call has one on either side, there is nothing to
     merge.
     """
     checks: list[Json] = []
-    for operand in tensor_operands(facts):
-        axes = operand.batch_axes
+    for operand, run in itertools.product(facts.tensors(), facts.batch_runs):
+        axes = run.of(operand)
         for position, outer in enumerate(axes[:-1]):
             inner = axes[position + 1 :]
-            count = ex.mul(*(extent_expr(operand.dim[axis]) for axis in inner))
-            step = ex.mul(count, _innermost_step(operand, inner))
+            count = _product(operand.dim[axis] for axis in inner)
+            step = ex.mul(count, axes_step(operand, inner))
             stride = ex.stride(operand.uid, outer)
             both = ex.all_of(ex.lt(1, extent_expr(operand.dim[outer])), ex.lt(1, count))
             if both is not True:
@@ -125,8 +132,13 @@ def merge_checks(facts: GemmFacts) -> list[Json]:
     return checks
 
 
-def _innermost_step(operand: Operand, axes: list[int]) -> ex.Expr:
-    """Stride of the innermost of ``axes`` that has more than one element in this call."""
+def axes_step(operand: Operand, axes: Sequence[int]) -> ex.Expr:
+    """Stride of the innermost of ``axes`` that has more than one element in this call; 0 of none.
+
+    That is the step of the one axis that they are.
+    """
+    if not axes:
+        return 0
     step = ex.stride(operand.uid, axes[0])
     for axis in axes[1:]:
         own = ex.stride(operand.uid, axis)
@@ -135,45 +147,6 @@ def _innermost_step(operand: Operand, axes: list[int]) -> ex.Expr:
         else:
             step = ["select", ["lt", 1, ex.dim(operand.uid, axis)], own, step]
     return step
-
-
-def unmergeable_batch(facts: GemmFacts) -> str | None:
-    """The reason why the batch axes do not become one axis, or None."""
-    rank = len(facts.batch)
-    for operand in tensor_operands(facts):
-        own = operand.dim[:-2]
-        own = (1,) * (rank - len(own)) + own
-        shared = [have != 1 for have, want in zip(own, facts.batch, strict=True) if want != 1]
-        if any(shared) and not all(shared):
-            return (
-                f"{operand.name!r} is broadcast over some batch axes and not over others: it has "
-                f"{in_words(own)}, want {in_words(facts.batch)}, or 1 on every axis"
-            )
-        for outer, inner in itertools.pairwise(operand.batch_axes):
-            step = mul(operand.dim[inner], operand.stride[inner])
-            if _steps_apart(operand, outer, inner, step, facts.symbols):
-                return (
-                    f"the batch axes of {operand.name!r} are not one run of equal steps: its "
-                    f"stride on axis {outer} is {operand.stride[outer]}, want {step}, the extent "
-                    f"of axis {inner} times its stride"
-                )
-    return None
-
-
-def _steps_apart(
-    operand: Operand, outer: int, inner: int, step: Extent, symbols: Mapping[str, Symbol]
-) -> bool:
-    """Whether the declaration tells that a step along ``outer`` is not ``step``, in some call with
-    more than one element along both axes.
-
-    What a stride is that has a symbol of its own, a call tells.
-    """
-    if any(bounds(operand.dim[axis], symbols)[1] <= 1 for axis in (outer, inner)):
-        return False
-    declared = operand.stride[outer]
-    if symbols_of((declared, step)) - symbols_of(operand.dim):
-        return False
-    return pinned(declared, symbols) != pinned(step, symbols)
 
 
 def batch_product_checks(facts: GemmFacts) -> list[Json]:
@@ -211,14 +184,12 @@ def scale_checks(facts: GemmFacts) -> list[Json]:
 # --- views ---------------------------------------------------------------------------------------
 
 
-def _batch_extent(operand: Operand) -> ex.Expr:
-    return ex.mul(*(extent_expr(operand.dim[axis]) for axis in operand.batch_axes))
+def _batch_extents(operand: Operand, runs: Sequence[Run]) -> list[ex.Expr]:
+    return [_product(operand.dim[axis] for axis in run.of(operand)) for run in reversed(runs)]
 
 
-def batch_stride(operand: Operand) -> ex.Expr:
-    """Stride of the merged batch axis: that of the innermost axis that is no unit axis, else 0."""
-    axes = operand.batch_axes
-    return _innermost_step(operand, axes) if axes else 0
+def _batch_strides(operand: Operand, runs: Sequence[Run]) -> list[ex.Expr]:
+    return [axes_step(operand, run.of(operand)) for run in reversed(runs)]
 
 
 def _axis_stride(operand: Operand, axis: int, extent: Extent) -> ex.Expr:
@@ -229,35 +200,37 @@ def _axis_stride(operand: Operand, axis: int, extent: Extent) -> ex.Expr:
     return ex.stride(operand.uid, position)
 
 
-def a_view(a: Operand, p: Problem) -> Json:
+def a_view(a: Operand, p: Problem, runs: Sequence[Run]) -> Json:
+    steps = (ex.stride(a.uid, a.axis(of)) for of in (-2, -1))
     return {
         "arg": "tensor",
         "operand": a.uid,
-        "dim": [p.m, p.k, _batch_extent(a)],
-        "stride": [*(ex.stride(a.uid, a.axis(of)) for of in (-2, -1)), batch_stride(a)],
+        "dim": [p.m, p.k, *_batch_extents(a, runs)],
+        "stride": [*steps, *_batch_strides(a, runs)],
     }
 
 
-def b_view(b: Operand, p: Problem) -> Json:
+def b_view(b: Operand, p: Problem, runs: Sequence[Run]) -> Json:
+    steps = (ex.stride(b.uid, b.axis(of)) for of in (-1, -2))
     return {
         "arg": "tensor",
         "operand": b.uid,
-        "dim": [p.n, p.k, _batch_extent(b)],
-        "stride": [*(ex.stride(b.uid, b.axis(of)) for of in (-1, -2)), batch_stride(b)],
+        "dim": [p.n, p.k, *_batch_extents(b, runs)],
+        "stride": [*steps, *_batch_strides(b, runs)],
     }
 
 
-def scale_view(scale: BlockScale, axis: int) -> Json:
+def scale_view(scale: BlockScale, axis: int, runs: Sequence[Run]) -> Json:
     """Scales ``(M or N, K, L)`` in blocks; ``axis`` is that of M or N, -2 or -1."""
     operand = scale.operand
     axes = [operand.axis(axis), operand.axis(-3 - axis)]
     return {
         "arg": "tensor",
         "operand": operand.uid,
-        "dim": [*(extent_expr(operand.dim[i]) for i in axes), _batch_extent(operand)],
+        "dim": [*(extent_expr(operand.dim[i]) for i in axes), *_batch_extents(operand, runs)],
         "stride": [
             *(0 if operand.dim[i] == 1 else ex.stride(operand.uid, i) for i in axes),
-            batch_stride(operand),
+            *_batch_strides(operand, runs),
         ],
     }
 
@@ -267,11 +240,11 @@ def result_view(facts: GemmFacts, p: Problem, operand: Operand) -> Json:
     return {
         "arg": "tensor",
         "operand": operand.uid,
-        "dim": [p.m, p.n, p.batch],
+        "dim": [p.m, p.n, *p.runs],
         "stride": [
             _axis_stride(operand, -2, facts.m),
             _axis_stride(operand, -1, facts.n),
-            batch_stride(operand),
+            *_batch_strides(operand, facts.batch_runs),
         ],
     }
 
@@ -280,8 +253,9 @@ def output_view(facts: GemmFacts, p: Problem, output: EpilogueOutput) -> Json:
     """An output over the full ``(M, N, L)``."""
     view = result_view(facts, p, output.operand)
     folded = output.reduction.axes if output.reduction else ""
-    strides = zip(("m", "n", "l"), view["stride"], strict=True)
-    return view | {"stride": [0 if axis in folded else stride for axis, stride in strides]}
+    strides = zip("mn", view["stride"][:2], strict=True)
+    kept = [0 if axis in folded else stride for axis, stride in strides]
+    return view | {"stride": [*kept, *view["stride"][2:]]}
 
 
 # --- epilogue variants ---------------------------------------------------------------------------
@@ -406,15 +380,16 @@ def _kernel_parts(
     facts: GemmFacts, absent: tuple[int, ...], outputs: tuple[EpilogueOutput, ...]
 ) -> KernelParts:
     pruned = _pruned(facts.epilogue, absent)
-    p = problem(facts)
-    every_b = [b_view(facts.every_b[product], p) for product in pruned.products]
+    p, runs = problem(facts), facts.batch_runs
+    every_b = [b_view(facts.every_b[product], p, runs) for product in pruned.products]
     scales = [facts.scales[0], *(facts.scales[1 + product] for product in pruned.products)]
     axes = (-2, *(-1 for _ in every_b))
-    views = [scale_view(scale, axis) for scale, axis in zip(scales, axes, strict=True) if scale]
+    pairs = zip(scales, axes, strict=True)
+    views = [scale_view(scale, axis, runs) for scale, axis in pairs if scale]
     return KernelParts(
         epilogue=pruned.params,
         products=len(every_b),
-        operands=[a_view(facts.a, p), *every_b],
+        operands=[a_view(facts.a, p, runs), *every_b],
         scales=tuple(scales),
         inputs=views + [_input_arg(facts, p, operand, kind) for operand, kind in pruned.inputs],
         outputs=[output_view(facts, p, output) for output in outputs],
@@ -423,7 +398,8 @@ def _kernel_parts(
 
 def matmul_params(facts: GemmFacts, parts: KernelParts) -> Json:
     """The parameters that say what a kernel computes; ``scales`` is there where a matrix has some:
-    the elements of K of a block, and its rows of A and of each B, None where one has none.
+    the elements of K of a block, and its rows of A and of each B, None where one has none; and
+    those of `runs_params`.
     """
     params = {
         "a_dtype": facts.a.dtype,
@@ -435,7 +411,13 @@ def matmul_params(facts: GemmFacts, parts: KernelParts) -> Json:
         depth = max(scale.depth for scale in parts.scales if scale)
         rows = [scale.rows if scale else None for scale in parts.scales]
         params["scales"] = {"depth": depth, "rows": rows}
-    return params
+    return params | runs_params(facts)
+
+
+def runs_params(facts: GemmFacts) -> Json:
+    """The parameter ``batch_runs``, how many there are, where that is not one."""
+    count = len(facts.batch_runs)
+    return {"batch_runs": count} if count > 1 else {}
 
 
 def _input_arg(facts: GemmFacts, p: Problem, operand: Operand, kind: str) -> Json:

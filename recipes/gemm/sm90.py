@@ -123,20 +123,20 @@ def _by_rows(form: Form, config: GemmConfig) -> Iterator[Form]:
 
 def _add_tma_branch(builder: TableBuilder, form: Form, config: GemmConfig, target: Target) -> None:
     facts, variant, parts = form.facts, form.variant, form.parts
-    outputs = variant.stored
+    outputs, runs = variant.stored, facts.batch_runs
     layout, axes = facts.majors(), tma.unit_axes(facts)
     if layout is None or axes is None or tma.why_not(facts, outputs):
         return
     store = "tma" if tma.may_store(outputs, facts) else "direct"
     output_guards = [
-        tma.guard(o, -1) if store == "tma" else ex.eq(ex.stride(o.uid, o.axis(-1)), 1)
+        tma.guard(o, -1, runs) if store == "tma" else ex.eq(ex.stride(o.uid, o.axis(-1)), 1)
         for o in outputs
     ]
     guard = ex.all_of(
         variant.guard,
         form.guard,
         ex.lt(config.cluster_k - 1, ex.ceil_div(extent_expr(facts.k), config.tile_k)),
-        *(tma.guard(operand, axis) for operand, axis in tma.matrices(facts, axes)),
+        *(tma.guard(operand, axis, runs) for operand, axis in tma.matrices(facts, axes)),
         *output_guards,
     )
     params = tma_params(facts, config, parts, layout, store)
@@ -217,8 +217,8 @@ def _is_long(facts: GemmFacts) -> bool:
 
 def _is_shared(facts: GemmFacts) -> bool:
     """Whether several matrices of a batch are multiplied by one B."""
-    has_batch = any(extent != 1 for extent in facts.batch)
-    return has_batch and any(not b.batch_axes for b in facts.every_b)
+    runs = [run for run in facts.batch_runs if any(e != 1 for e in run.extents(facts.batch))]
+    return any(not run.of(b) for run in runs for b in facts.every_b)
 
 
 def _a_boxes(facts: GemmFacts, config: GemmConfig) -> list[int]:

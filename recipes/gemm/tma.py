@@ -14,6 +14,7 @@ from cudnn_aot.compiler.graph.extents import Symbol
 from cudnn_aot.compiler.planning import expressions as ex
 from cudnn_aot.recipes.gemm import lowering
 from cudnn_aot.recipes.gemm.facts import GemmFacts
+from cudnn_aot.recipes.gemm.runs import Run
 from cudnn_aot.recipes.operand import Operand, bounds
 
 ALIGN_BYTES = 16
@@ -21,23 +22,29 @@ ALIGN_BYTES = 16
 SCALED_DEPTH, SCALED_COLUMNS = 128, 32
 
 
-def stepped_axes(operand: Operand, unit_axis: int) -> list[int]:
-    """The axes whose strides a descriptor has: the matrix's other axis, and the merged batch.
+def batch_axes(operand: Operand, runs: Sequence[Run] | None) -> list[list[int]]:
+    """Its own batch axes, by those that are one axis; ``runs`` None says that all are."""
+    every = [operand.batch_axes] if runs is None else [run.of(operand) for run in reversed(runs)]
+    return [axes for axes in every if axes]
+
+
+def stepped_axes(operand: Operand, unit_axis: int, runs: Sequence[Run] | None) -> list[int]:
+    """The axes whose strides a descriptor has: the matrix's other axis, and the innermost of each
+    run of the batch.
 
     ``unit_axis`` is the contiguous one, -1 or -2.
     """
-    return [operand.axis(-3 - unit_axis), *operand.batch_axes[-1:]]
+    return [operand.axis(-3 - unit_axis), *(axes[-1] for axes in batch_axes(operand, runs))]
 
 
 @functools.lru_cache(maxsize=256)  # every range of a plan has the same
-def guard(operand: Operand, unit_axis: int) -> ex.Predicate:
+def guard(operand: Operand, unit_axis: int, runs: tuple[Run, ...] | None = None) -> ex.Predicate:
     """Whether the buffer of a call fits a descriptor whose contiguous axis is ``unit_axis`` (-1 or
     -2).
     """
-    other = stepped_axes(operand, unit_axis)[0]
+    other = stepped_axes(operand, unit_axis, runs)[0]
     strides = [ex.stride(operand.uid, other)]
-    if operand.batch_axes:
-        strides.append(lowering.batch_stride(operand))
+    strides += [lowering.axes_step(operand, axes) for axes in batch_axes(operand, runs)]
     return ex.all_of(
         ex.aligned(operand.uid, ALIGN_BYTES),
         ex.eq(ex.stride(operand.uid, operand.axis(unit_axis)), 1),
@@ -81,7 +88,7 @@ def why_not(facts: GemmFacts, outputs: Sequence[Operand]) -> str | None:
     for operand, axis in matrices(facts, axes):
         if operand.stride[operand.axis(axis)] != 1:
             return f"{operand.name!r} is not contiguous along the axis that {facts.b.name!r} is"
-        if reason := why_not_operand(operand, axis, facts.symbols):
+        if reason := why_not_operand(operand, axis, facts.symbols, facts.batch_runs):
             return reason
     for output in outputs:
         if output.stride[output.axis(-1)] != 1:
@@ -116,19 +123,27 @@ def why_never(facts: GemmFacts) -> str | None:
 
 def may_store(outputs: Sequence[Operand], facts: GemmFacts) -> bool:
     """Whether TMA may store all of these."""
-    return all(why_not_operand(operand, -1, facts.symbols) is None for operand in outputs)
+    symbols, runs = facts.symbols, facts.batch_runs
+    return all(why_not_operand(operand, -1, symbols, runs) is None for operand in outputs)
 
 
 def may_load(operand: Operand, facts: GemmFacts) -> bool:
     """Whether TMA may load a matrix of the epilogue, in every batch another one."""
-    is_whole = bool(operand.batch_axes) or all(extent == 1 for extent in facts.batch)
+    symbols, runs = facts.symbols, facts.batch_runs
+    long = [run for run in runs if any(extent != 1 for extent in run.extents(facts.batch))]
+    is_whole = all(run.of(operand) for run in long)
     is_row_major = operand.stride[operand.axis(-1)] == 1
-    return is_whole and is_row_major and why_not_operand(operand, -1, facts.symbols) is None
+    return is_whole and is_row_major and why_not_operand(operand, -1, symbols, runs) is None
 
 
-def why_not_operand(operand: Operand, unit_axis: int, symbols: Mapping[str, Symbol]) -> str | None:
+def why_not_operand(
+    operand: Operand,
+    unit_axis: int,
+    symbols: Mapping[str, Symbol],
+    runs: Sequence[Run] | None = None,
+) -> str | None:
     """None where the declared strides fit a descriptor, else the reason."""
-    for axis in stepped_axes(operand, unit_axis):
+    for axis in stepped_axes(operand, unit_axis, runs):
         stride = operand.stride[axis]
         if stride == 0:
             return f"stride of {operand.name!r} on axis {axis} is 0"

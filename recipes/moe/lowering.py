@@ -16,7 +16,7 @@ from cudnn_aot.compiler.graph.extents import Extent, extent_expr
 from cudnn_aot.compiler.planning import expressions as ex
 from cudnn_aot.compiler.planning.engine import Lowering
 from cudnn_aot.compiler.target.target import Target
-from cudnn_aot.recipes.gemm.lowering import batch_stride
+from cudnn_aot.recipes.gemm.lowering import axes_step
 from cudnn_aot.recipes.moe.facts import MoeFacts
 from cudnn_aot.recipes.operand import Operand, bounds
 
@@ -146,7 +146,7 @@ def _arguments(facts: MoeFacts) -> list[Json]:
 def _weight(weight: Operand) -> Json:
     """With one expert there is no step to the next."""
     view = _view(weight, 2, 1, 0)
-    return view | {"stride": [*view["stride"][:2], batch_stride(weight)]}
+    return view | {"stride": [*view["stride"][:2], axes_step(weight, weight.batch_axes)]}
 
 
 def _view(operand: Operand, *axes: int) -> Json:

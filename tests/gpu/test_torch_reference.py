@@ -26,6 +26,7 @@ def graphs():
             *gemm_graphs.ANY_STRIDE_GRAPHS,
             *gemm_graphs.FOLD_GRAPHS,
             *gemm_graphs.BLOCK_SCALED_GRAPHS,
+            *gemm_graphs.BATCH_AXES_GRAPHS,
             *moe_graphs.TEST_GRAPHS,
             *moe_graphs.TENSOR_CORE_GRAPHS,
         )

@@ -49,9 +49,9 @@ DEPTH = 4160
 
 
 def graphs() -> dict[str, Graph]:
-    """By name, of each class of tiles one: any M, an N of no whole tiles, and a K of `DEPTH`; and
-    one of few rows, whose A comes in smaller loads. Of grouped matmuls one of each mode and size of
-    elements.
+    """By name, of each class of tiles one: any M, an N of no whole tiles, and a K of `DEPTH`; one
+    of few rows, whose A comes in smaller loads; and one whose batch axes do not merge. Of grouped
+    matmuls one of each mode and size of elements.
     """
     any_m, few = {"M": {"min": 0, "max": 4096}}, {"M": {"min": 0, "max": FEW_ROWS}}
     e4m3, e5m2 = gemm_graphs.E4M3, gemm_graphs.E5M2
@@ -70,6 +70,7 @@ def graphs() -> dict[str, Graph]:
         gemm_graphs.block_scaled("blocks_of_32", "M", 328, DEPTH, rows=(1, 32), symbols=any_m),
         gemm_graphs.block_scaled("blocks_of_a", "M", 328, DEPTH, rows=(1, None), symbols=any_m),
         gemm_graphs.block_gated("blocks_gated", "M", 328, DEPTH, symbols=any_m),
+        gemm_graphs.scores("heads", "M", 328, DEPTH, symbols=any_m),
         *(
             moe_graphs.grouped(
                 mode,
@@ -155,7 +156,9 @@ def every(splits: tuple[int, ...] = SPLITS) -> list[tuple[str, int, Any]]:
         for name, (_, size) in GROUPED.items()
         for config in MoeConfig.measured(size)
     ]
-    return plans + [("chain", SM90_GEMV, config) for config in gemvs()]
+    plans += [("heads", ENGINE, config) for config in configs(splits) if config.tile_n == 96]
+    plans += [(name, SM90_GEMV, config) for name in ("chain", "heads") for config in gemvs()]
+    return plans
 
 
 def name_of(graph: str, engine_id: int, config: Any) -> str:

@@ -18,10 +18,12 @@ def build_for_cpu(folder: Path, graphs: Iterable[Any]) -> Path:
     return folder / "store"
 
 
-def assert_right(store: Path, name: str, **symbols: int) -> None:
-    """Random operands give the reference's results, within its tolerance."""
+def assert_right(store: Path, *names: str, **symbols: int) -> None:
+    """Random operands of each plan give the reference's results, within its tolerance."""
     options = [f"--symbol={symbol}={value}" for symbol, value in symbols.items()]
-    done = run_cli("run", name, "--target", "cpu", "--store", store, "--json", *options)
+    done = run_cli("run", *names, "--target", "cpu", "--store", store, "--json", *options)
     assert done.returncode == 0, done.stdout + done.stderr
-    (row,) = json.loads(done.stdout)["runs"]
-    assert row["correct"] and row["worst_error"] <= 1.0
+    rows = json.loads(done.stdout)["runs"]
+    assert [row["name"] for row in rows] == list(names)
+    wrong = [row for row in rows if not (row["correct"] and row["worst_error"] <= 1.0)]
+    assert not wrong, wrong

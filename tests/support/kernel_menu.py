@@ -72,6 +72,7 @@ def params(
     few=False,
     scales=None,
     pingpong=False,
+    runs=1,
 ):
     made = {
         "a_dtype": ab,
@@ -88,7 +89,9 @@ def params(
         "store": store,
         "epilogue": e,
     }
-    return made if scales is None else made | {"scales": {"depth": 128, "rows": scales}}
+    if scales is not None:
+        made["scales"] = {"depth": 128, "rows": scales}
+    return made | {"batch_runs": runs} if runs > 1 else made
 
 
 def menu() -> dict[str, dict]:
@@ -467,11 +470,13 @@ SIMT = {
         "simt_int8_pair": ("INT8", "INT8", 2, SUMS),
     }.items()
 }
+SIMT["simt_every_fold_of_heads"] = SIMT["simt_every_fold"] | {"batch_runs": 2}
 SIMT["simt_fp8_blocks"] = SIMT["simt_fp8_gated"] | {"scales": {"depth": 32, "rows": [1, 128, None]}}
 FOLD = {
     "fold_avg": {"mode": "AVG", "dtype": "BFLOAT16"},
     "fold_norm2": {"mode": "NORM2", "dtype": "FLOAT"},
     "fold_max": {"mode": "MAX", "dtype": "HALF"},
+    "fold_max_of_heads": {"mode": "MAX", "dtype": "HALF", "batch_runs": 2},
 }
 GEMV = {
     name: {"ab_dtype": "HALF", "rows": r, "columns": c, "k_warps": k, "unroll": u, "epilogue": e}
@@ -480,8 +485,32 @@ GEMV = {
         "gemv_chain": (2, 1, 2, 2, CHAIN),
     }.items()
 }
+GEMV["gemv_chain_of_heads"] = GEMV["gemv_chain"] | {"batch_runs": 2}
+
+
+def runs() -> dict[str, dict]:
+    """Of batches whose axes do not merge: each way to load, split K, store, and read the chain's
+    tensors, with as many sums as there can be and with the most axes.
+    """
+    fp8 = {"ab": "FP8_E4M3", "runs": 2}
+    return {
+        "heads_chain": params((128, 256, 64), **PAIR_B, e=CHAIN, runs=2),
+        "heads_full_residual": params((128, 192, 64), **PAIR_B, **PINGPONG, e=RESIDUAL, runs=2),
+        "heads_crowded": params((128, 256, 64), **PAIR_B, e=CROWDED, runs=2),
+        "heads_few": params((64, 96, 64), **FEW, e=CHAIN, runs=2),
+        "heads_direct": params((128, 192, 64), **DIRECT, runs=2),
+        "heads_split": params((128, 128, 64), **STREAM, e=BIAS_GRADIENT, runs=2),
+        "heads_halves": params((128, 160, 64), **HALVES, e=ROWS, runs=2),
+        "heads_gated": params((128, 128, 64), **PAIR_B, products=2, e=GATED, runs=2),
+        "heads_blocks": params((128, 256, 128), **PAIR_B, **fp8, scales=[1, 128]),
+        "three_runs": params((128, 256, 64), **PAIR_A, e=CHAIN, runs=3),
+        "three_runs_folds": params((128, 256, 64), **PAIR_B, e=AMAX, runs=3),
+        "three_runs_blocks": params((128, 192, 128), **fp8 | {"runs": 3}, e=BYTES, scales=[1, 128]),
+    }
+
+
 TEMPLATES = {
-    "sm90:matmul": menu() | folds(),
+    "sm90:matmul": menu() | folds() | runs(),
     "simt:matmul": SIMT,
     "fold:fold": FOLD,
     "gemv:matmul": GEMV,

@@ -24,7 +24,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import BFloat16, Boolean, Float32, Int32, Int64, Uint16, Uint32
 
-from cudnn_aot.recipes.gemm.kernels import operands
+from cudnn_aot.recipes.gemm.kernels import batching, operands
 from cudnn_aot.recipes.trace import dtypes, pointwise
 
 WARP, LINE_BYTES = 32, 128  # of a warp and of a cache line
@@ -32,7 +32,8 @@ WARP, LINE_BYTES = 32, 128  # of a warp and of a cache line
 
 @dataclass(frozen=True)
 class Block:
-    """Which outputs a thread computes at a time; ``extents`` are those of the result.
+    """Which outputs a thread computes at a time; ``extents`` are those of the result, ``batch`` is
+    the place of its matrix.
 
     ``pairs`` says that elements ``2 i`` and ``2 i + 1`` are neighbouring columns of one row, the
     first of them even: such a pair is read at once where a matrix operand's layout allows.
@@ -40,7 +41,7 @@ class Block:
 
     rows: Sequence[Int32]
     columns: Sequence[Int32]
-    batch: Int32
+    batch: Any
     pattern: Sequence[tuple[int, int]]
     extents: tuple[Int32, Int32]
     pairs: Pairs | None = None
@@ -80,7 +81,7 @@ def _pairs_load(operand: cute.Tensor, block: Block) -> Boolean:
     """Whether a matrix has every column of a block, and each pair can be read by one access."""
     assert block.pairs is not None
     pair_bytes = 2 * operand.element_type.width // 8
-    base = block.batch.to(Int64) * operand.stride[2]
+    base = batching.offset(block.batch, operand.stride[2])
     odd = (operand.stride[0] | base | block.extents[1].to(Int64)) % 2
     misaligned = operand.iterator.toint() % pair_bytes
     is_inside = block.pairs.end <= block.extents[1]
@@ -158,7 +159,7 @@ def _is_words(buffer: cute.Tensor) -> bool:
 
 def _row_tensors(operand: cute.Tensor, block: Block) -> list[cute.Tensor]:
     """The operand from each of the block's rows on: an address each, to which columns are added."""
-    base = block.batch.to(Int64) * operand.stride[2]
+    base = batching.offset(block.batch, operand.stride[2])
     offsets = _offsets(operand, _clamped(block.rows, block.extents[0]), 0)
     return [_at(operand, base + offset) for offset in offsets]
 
@@ -194,7 +195,7 @@ def fetch(
         if entry["kind"] == "value":
             fetched.append(operand)
         elif entry["kind"] == "scalar":
-            fetched.append(_at(operand, block.batch.to(Int64) * operand.stride[2])[0])
+            fetched.append(_at(operand, batching.offset(block.batch, operand.stride[2]))[0])
         else:
             fetched.append(_buffer(entry["kind"], operand.element_type, block))
             if entry["kind"] != "piped":
@@ -221,7 +222,7 @@ def warm(
             operand = aux[i]
             step = LINE_BYTES * 8 // operand.element_type.width
             lines = (columns + step - 1) // step
-            base = batch.to(Int64) * operand.stride[2]
+            base = batching.offset(batch, operand.stride[2])
             if operand.stride[1] == 1:
                 for line in cutlass.range(lane, rows * lines, WARP, unroll=1):
                     row, column = row0 + line // lines, column0 + line % lines * step
@@ -299,7 +300,7 @@ def store_direct(out: cute.Tensor, values: cute.Tensor, block: cutlass.Constexpr
     """Store a block (a register tensor of the output's dtype) to a tensor of any strides, where it
     lies inside the result.
     """
-    base = block.batch.to(Int64) * out.stride[2]
+    base = batching.offset(block.batch, out.stride[2])
     row_offsets, column_offsets = _offsets(out, block.rows, 0), _offsets(out, block.columns, 1)
     in_rows = [row < block.extents[0] for row in block.rows]
     in_columns = [column < block.extents[1] for column in block.columns]
@@ -312,8 +313,8 @@ def store_direct(out: cute.Tensor, values: cute.Tensor, block: cutlass.Constexpr
 
 
 def write_partial(
-    partials: cute.Tensor, tile: Int32, at: Int32, batch: Int32, value: Float32
+    partials: cute.Tensor, tile: Int32, at: Int32, batch: Any, value: Float32
 ) -> None:
     """Store what a tile left of a reduction for the row or column ``at`` to ``(T, R, L)``."""
-    offset = at.to(Int64) * partials.stride[1] + batch.to(Int64) * partials.stride[2]
+    offset = at.to(Int64) * partials.stride[1] + batching.offset(batch, partials.stride[2])
     _at(partials, offset + tile)[0] = value

@@ -22,10 +22,10 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
 from cutlass.base_dsl.enums import AddressSpace
-from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
+from cutlass.cute.runtime import make_fake_stream
 from cutlass.memory import SmemAllocator
 
-from cudnn_aot.recipes.gemm.kernels import operands
+from cudnn_aot.recipes.gemm.kernels import batching, operands
 from cudnn_aot.recipes.trace import reductions
 from cudnn_aot.recipes.trace.pointwise import DEVICE
 from cudnn_aot.recipes.trace.template import KernelTemplate, name_kernel
@@ -46,10 +46,11 @@ class FoldTiles:
     def __call__(
         self, launch: Int32, count: Int64, partials: cute.Tensor, out: cute.Tensor, stream
     ):
+        (partials,), (out,) = batching.nested((partials,)), batching.nested((out,), before=1)
         team = Int32(1)
         if partials.shape[0] > LONG:
             team = Int32(WARPS)
-        blocks = cute.ceil_div(out.shape[0], WARPS // team) * out.shape[1]
+        blocks = cute.ceil_div(out.shape[0], WARPS // team) * batching.count(out.shape[1])
         if (launch != 0) & (blocks > 0):
             self.kernel(count, partials, out, team).launch(
                 grid=[blocks, 1, 1], block=[WARP * WARPS, 1, 1], stream=stream
@@ -62,11 +63,13 @@ class FoldTiles:
         totals = SmemAllocator().allocate_tensor(Float32, cute.make_layout(WARPS), 16)
         outputs = WARPS // team  # of a block
         blocks_of_one = cute.ceil_div(rows, outputs)
-        batch = block // blocks_of_one
-        row = (block - batch * blocks_of_one) * outputs + warp // team
+        matrix = block // blocks_of_one
+        row = (block - matrix * blocks_of_one) * outputs + warp // team
+        batch = batching.place(matrix, out.shape[1])
         total = Float32(self.fold.identity)
         if row < rows:
-            start = row.to(Int64) * partials.stride[1] + batch.to(Int64) * partials.stride[2]
+            start = row.to(Int64) * partials.stride[1]
+            start = start + batching.offset(batch, partials.stride[2])
             first, step, tiles = warp % team * WARP + lane, team * WARP, partials.shape[0]
             for t in range(first, tiles, step * LOADS):
                 # Clamped, not predicated, so that all loads are in flight together.
@@ -91,7 +94,7 @@ class FoldTiles:
                 total = Float32(self.fold.combine(DEVICE, total, totals[w]))
         if (row < rows) & (lane == 0) & (warp % team == 0):
             value = self.fold.finish(DEVICE, total, count.to(Float32))
-            place = row.to(Int64) * out.stride[0] + batch.to(Int64) * out.stride[1]
+            place = row.to(Int64) * out.stride[0] + batching.offset(batch, out.stride[1])
             target = cute.make_tensor(out.iterator + place, cute.make_layout(1))
             target[0] = DEVICE.narrow(value, out.element_type)
 
@@ -99,13 +102,13 @@ class FoldTiles:
 
 
 def fold(params: Mapping[str, Any]) -> KernelTemplate:
-    """Template ``gemm.kernels.fold:fold``; params ``mode`` and ``dtype``, that of the output."""
-    space, rows, batch = AddressSpace.gmem, cute.sym_int(), cute.sym_int()
-    partials = operands.partials((cute.sym_int(), rows, batch), space)
-    strides = (cute.sym_int64(), cute.sym_int64())
-    out = make_fake_tensor(
-        operands.named_dtype(params["dtype"]), (rows, batch), strides, memspace=space
-    )
+    """Template ``gemm.kernels.fold:fold``; params ``mode`` and ``dtype``, that of the output,
+    and ``batch_runs``, if any.
+    """
+    space, extents = AddressSpace.gmem, operands.Extents(batching.runs(params))
+    shape = (extents.m, *extents.batch)
+    partials = operands.partials((cute.sym_int(), *shape), space)
+    out = operands.any_stride(operands.named_dtype(params["dtype"]), shape, space)
     stream = make_fake_stream(use_tvm_ffi_env_stream=True)
     return KernelTemplate(
         FoldTiles(params["mode"]), (Int32(1), Int64(1), partials, out, stream), SMEM_BYTES

@@ -34,8 +34,8 @@ from cutlass.base_dsl.enums import AddressSpace
 from cutlass.cute.runtime import make_fake_stream
 from cutlass.memory import SmemAllocator
 
+from cudnn_aot.recipes.gemm.kernels import batching, operands
 from cudnn_aot.recipes.gemm.kernels import epilogue as device_epilogue
-from cudnn_aot.recipes.gemm.kernels import operands
 from cudnn_aot.recipes.trace.pointwise import DEVICE
 from cudnn_aot.recipes.trace.template import KernelTemplate, name_kernel
 
@@ -70,12 +70,13 @@ class Gemv:
 
     @cute.jit
     def __call__(self, launch: Int32, a: cute.Tensor, b: cute.Tensor, stream, *rest):
+        a, b, *rest = batching.nested((a, b, *rest))
         aux, outs = rest[: self.num_inputs], rest[self.num_inputs :]
-        m, n, batches = outs[0].shape
+        m, n, matrices = outs[0].shape[0], outs[0].shape[1], batching.count(outs[0].shape[2])
         blocks = cute.ceil_div(m, self.rows) * cute.ceil_div(n, self.groups * self.columns)
-        if (launch != 0) & (blocks * batches > 0):
+        if (launch != 0) & (blocks * matrices > 0):
             self.kernel(a, b, aux, outs).launch(
-                grid=[blocks * batches, 1, 1],
+                grid=[blocks * matrices, 1, 1],
                 block=[THREADS, 1, 1],
                 stream=stream,
                 use_pdl=True,
@@ -83,7 +84,7 @@ class Gemv:
 
     @cute.kernel
     def kernel(self, a: cute.Tensor, b: cute.Tensor, aux, outs):
-        m, n, _ = outs[0].shape
+        m, n, extents = outs[0].shape
         k = a.shape[1]
         thread, block = cute.arch.thread_idx()[0], cute.arch.block_idx()[0]
         warp, lane = thread // WARP, thread % WARP
@@ -92,8 +93,9 @@ class Gemv:
         # Blocks that follow each other read neighbouring columns for the same rows.
         rest = block // blocks_n
         column0 = (block - rest * blocks_n) * (self.groups * self.columns) + group * self.columns
-        batch = rest // cute.ceil_div(m, self.rows)
-        row0 = (rest - batch * cute.ceil_div(m, self.rows)) * self.rows
+        matrix = rest // cute.ceil_div(m, self.rows)
+        row0 = (rest - matrix * cute.ceil_div(m, self.rows)) * self.rows
+        batch = batching.place(matrix, extents)
 
         a_rows = starts(a, [row0 + r for r in range(self.rows)], batch)
         b_rows = starts(b, [column0 + c for c in range(self.columns)], batch)
@@ -168,9 +170,9 @@ class Gemv:
                     sums[r * self.columns + c] = total
 
 
-def starts(t: cute.Tensor, rows: Sequence[Int32], batch: Int32) -> list[Int64]:
+def starts(t: cute.Tensor, rows: Sequence[Int32], batch: Any) -> list[Int64]:
     """Offsets of rows of an operand; those past the end are its last, whose sums nobody stores."""
-    base = cutlass.min(batch, t.shape[2] - 1).to(Int64) * t.stride[2]
+    base = batching.offset(batching.inside(batch, t.shape[2]), t.stride[2])
     last = t.shape[0] - 1
     return [base + cutlass.min(row, last).to(Int64) * t.stride[0] for row in rows]
 
@@ -188,7 +190,7 @@ def load(t: cute.Tensor, rows: Sequence[Int64], k0: Int32) -> list[cute.Tensor]:
 
 def matmul(params: Mapping[str, Any]) -> KernelTemplate:
     """Template ``gemm.kernels.gemv:matmul``; params ``ab_dtype``, ``rows``, ``columns``,
-    ``k_warps``, ``unroll`` and ``epilogue``.
+    ``k_warps``, ``unroll``, ``epilogue``, and ``batch_runs``, if any.
 
     Raises:
         ValueError: a parameter is off the menu.
@@ -198,9 +200,9 @@ def matmul(params: Mapping[str, Any]) -> KernelTemplate:
             wanted = ", ".join(map(str, values))
             raise ValueError(f"{name}: got {params[name]!r}, want one of {wanted}")
     epilogue, dtype = params["epilogue"], operands.named_dtype(params["ab_dtype"])
-    space, extents = AddressSpace.gmem, operands.Extents()
-    a = operands.tma_stride(dtype, (extents.m, extents.k, cute.sym_int()), 1)
-    b = operands.tma_stride(dtype, (extents.n, extents.k, cute.sym_int()), 1)
+    space, extents = AddressSpace.gmem, operands.Extents(batching.runs(params))
+    a = operands.tma_stride(dtype, (extents.m, extents.k, *extents.own_batch()), 1)
+    b = operands.tma_stride(dtype, (extents.n, extents.k, *extents.own_batch()), 1)
     aux = operands.epilogue_inputs(epilogue, extents, space)
     outs = operands.epilogue_outputs(epilogue, extents, space, tma=False)
     stream = make_fake_stream(use_tvm_ffi_env_stream=True)

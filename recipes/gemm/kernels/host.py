@@ -38,7 +38,7 @@ import cutlass.cute as cute
 from cutlass import Boolean, Float32, Float64, Int32, Int64
 from cutlass.base_dsl.enums import AddressSpace
 
-from cudnn_aot.recipes.gemm.kernels import operands
+from cudnn_aot.recipes.gemm.kernels import batching, operands
 from cudnn_aot.recipes.trace import dtypes, pointwise, reductions
 from cudnn_aot.recipes.trace.template import KernelTemplate
 
@@ -74,6 +74,7 @@ class HostMatmul:
 
     @cute.jit
     def __call__(self, a: cute.Tensor, *rest):
+        a, *rest = batching.nested((a, *rest))
         bs, rest = rest[: self.products], rest[self.products :]
         scales, tail = rest[: self.num_scales], rest[self.num_scales :]
         self.start(tail)
@@ -99,8 +100,9 @@ class HostMatmul:
     def start(self, tail):
         """Set the totals to what is left of no value."""
         for (_, fold, axes), total in zip(self.folds, self.totals(tail), strict=True):
-            m, n, batches = total.shape
-            for batch in range(batches):
+            m, n, extents = total.shape
+            for matrix in range(batching.count(extents)):
+                batch = batching.place(matrix, extents)
                 for i in range(1 if 0 in axes else m):
                     for j in range(1 if 1 in axes else n):
                         total[i, j, batch] = Float64(fold.identity)
@@ -109,11 +111,12 @@ class HostMatmul:
     def finish(self, tail):
         """Write the outputs that are reduced."""
         for (position, fold, axes), total in zip(self.folds, self.totals(tail), strict=True):
-            m, n, batches = total.shape
+            m, n, extents = total.shape
             count = Float64(1.0)
             for axis in axes:
                 count = count * total.shape[axis].to(Float64)
-            for batch in range(batches):
+            for matrix in range(batching.count(extents)):
+                batch = batching.place(matrix, extents)
                 for i in range(1 if 0 in axes else m):
                     for j in range(1 if 1 in axes else n):
                         value = fold.finish(pointwise.HOST, total[i, j, batch], count)
@@ -123,7 +126,7 @@ class HostMatmul:
                         )
 
     @cute.jit
-    def emit(self, tail, m: Int32, n: Int32, batch: Int32, accs):
+    def emit(self, tail, m: Int32, n: Int32, batch: Any, accs):
         """Run the epilogue for one element, and store or take in its outputs."""
         inputs = []
         for entry, value in zip(self.epilogue["inputs"], tail[: self.num_inputs], strict=True):
@@ -145,7 +148,7 @@ class HostMatmul:
         tail,
         m: Int32,
         n: Int32,
-        batch: Int32,
+        batch: Any,
         blocks,
         rows: cutlass.Constexpr,
         columns: Int32,
@@ -161,9 +164,10 @@ class HostMatmul:
 
     @cute.jit
     def dot(self, a: cute.Tensor, bs, scales, tail):
-        m, n, batches = self.outs(tail)[0].shape
+        m, n, extents = self.outs(tail)[0].shape
         whole = m - m % DOT_ROWS
-        for batch in range(batches):
+        for matrix in range(batching.count(extents)):
+            batch = batching.place(matrix, extents)
             for i in range(0, whole, DOT_ROWS):
                 for j in range(0, n, DOT_COLUMNS):
                     self.dot_block(a, bs, scales, tail, i, j, batch, DOT_ROWS)
@@ -180,7 +184,7 @@ class HostMatmul:
         tail,
         i: Int32,
         j: Int32,
-        batch: Int32,
+        batch: Any,
         rows: cutlass.Constexpr,
     ):
         blocks = self.blocks(self.dot_sums, a, bs, scales, i, j, batch, rows, DOT_COLUMNS)
@@ -196,7 +200,7 @@ class HostMatmul:
         scales,
         i: Int32,
         j: Int32,
-        batch: Int32,
+        batch: Any,
         rows: cutlass.Constexpr,
         width: cutlass.Constexpr,
     ):
@@ -233,7 +237,7 @@ class HostMatmul:
         block: cute.Tensor,
         i: Int32,
         j: Int32,
-        batch: Int32,
+        batch: Any,
         rows: cutlass.Constexpr,
         first: Int32,
         after: Int32,
@@ -280,18 +284,17 @@ class HostMatmul:
             cute.make_tensor(start, cute.make_layout(count)).load(), self.sum
         )
 
-    def k_row(self, t: cute.Tensor, row: Int32, batch: Int32) -> cute.Pointer:
+    def k_row(self, t: cute.Tensor, row: Int32, batch: Any) -> cute.Pointer:
         """Where a row of a K-contiguous operand starts; a batch of one is read by every batch."""
-        offset = (
-            row.to(Int64) * t.stride[0] + cutlass.min(batch, t.shape[2] - 1).to(Int64) * t.stride[2]
-        )
-        return t.iterator + offset
+        of_batch = batching.offset(batching.inside(batch, t.shape[2]), t.stride[2])
+        return t.iterator + (row.to(Int64) * t.stride[0] + of_batch)
 
     @cute.jit
     def axpy(self, a: cute.Tensor, bs, scales, tail):
-        m, n, batches = self.outs(tail)[0].shape
+        m, n, extents = self.outs(tail)[0].shape
         whole_m, whole_n = m - m % AXPY_ROWS, n - n % AXPY_WIDTH
-        for batch in range(batches):
+        for matrix in range(batching.count(extents)):
+            batch = batching.place(matrix, extents)
             for i in range(0, whole_m, AXPY_ROWS):
                 for j in range(0, whole_n, AXPY_WIDTH):
                     self.axpy_block(a, bs, scales, tail, i, j, batch, AXPY_ROWS)
@@ -311,7 +314,7 @@ class HostMatmul:
         tail,
         i: Int32,
         j: Int32,
-        batch: Int32,
+        batch: Any,
         rows: cutlass.Constexpr,
     ):
         blocks = self.blocks(self.axpy_sums, a, bs, scales, i, j, batch, rows, AXPY_WIDTH)
@@ -325,14 +328,15 @@ class HostMatmul:
         block: cute.Tensor,
         i: Int32,
         j: Int32,
-        batch: Int32,
+        batch: Any,
         rows: cutlass.Constexpr,
         first: Int32,
         after: Int32,
     ):
         """One product's sums of a block of outputs, over a part of K."""
-        batch_a = cutlass.min(batch, a.shape[2] - 1)
-        columns = b.iterator + j + cutlass.min(batch, b.shape[2] - 1).to(Int64) * b.stride[2]
+        batch_a = batching.inside(batch, a.shape[2])
+        of_batch = batching.offset(batching.inside(batch, b.shape[2]), b.stride[2])
+        columns = b.iterator + j + of_batch
         acc = [cute.make_rmem_tensor((AXPY_WIDTH,), self.sum) for _ in range(rows)]
         for fragment in acc:
             fragment.fill(0)
@@ -347,14 +351,15 @@ class HostMatmul:
 
     @cute.jit
     def any(self, a: cute.Tensor, bs, scales, tail):
-        m, n, batches = self.outs(tail)[0].shape
-        for batch in range(batches):
+        m, n, extents = self.outs(tail)[0].shape
+        for matrix in range(batching.count(extents)):
+            batch = batching.place(matrix, extents)
             for i in range(m):
                 for j in range(n):
                     self.element(a, bs, scales, tail, i, j, batch)
 
     @cute.jit
-    def element(self, a: cute.Tensor, bs, scales, tail, i: Int32, j: Int32, batch: Int32):
+    def element(self, a: cute.Tensor, bs, scales, tail, i: Int32, j: Int32, batch: Any):
         blocks = self.blocks(self.element_sum, a, bs, scales, i, j, batch, 1, 1)
         self.emit(tail, i, j, batch, [block[0, 0] for block in blocks])
 
@@ -366,14 +371,14 @@ class HostMatmul:
         block: cute.Tensor,
         i: Int32,
         j: Int32,
-        batch: Int32,
+        batch: Any,
         rows: cutlass.Constexpr,
         first: Int32,
         after: Int32,
     ):
         """One product's sum of an output, over a part of K."""
-        batch_a = cutlass.min(batch, a.shape[2] - 1)
-        batch_b = cutlass.min(batch, b.shape[2] - 1)
+        batch_a = batching.inside(batch, a.shape[2])
+        batch_b = batching.inside(batch, b.shape[2])
         total = self.sum(0)
         for p in range(first, after):
             x = pointwise.HOST.widen(a[i, p, batch_a], self.sum)
@@ -383,19 +388,19 @@ class HostMatmul:
 
 def matmul(params: Mapping[str, Any]) -> KernelTemplate:
     """Template ``gemm.kernels.host:matmul``; params ``a_dtype``, ``b_dtype``, ``products``,
-    ``scales``, if any, and ``epilogue``.
+    ``scales`` and ``batch_runs``, if any, and ``epilogue``.
     """
     epilogue, scales = params["epilogue"], operands.Scales.parse(params)
-    space, extents = AddressSpace.generic, operands.Extents()
+    runs = batching.runs(params)
+    space, extents = AddressSpace.generic, operands.Extents(runs)
     a, *bs = operands.matrices(params, extents, space)
     aux = operands.epilogue_inputs(epilogue, extents, space)
     outs = operands.epilogue_outputs(epilogue, extents, space, tma=False)
-    shape = (extents.m, extents.n, extents.batch)
     totals = [
-        operands.folded(Float64, shape, operands.reduced_axes(entry), space)
+        operands.folded(Float64, extents.result, operands.reduced_axes(entry), space)
         for entry in epilogue["outputs"]
         if "reduce" in entry
     ]
     function = HostMatmul(a.element_type, params["products"], scales, epilogue)
-    aux = [*(scales.tensors(space) if scales else ()), *aux]
+    aux = [*(scales.tensors(space, runs) if scales else ()), *aux]
     return KernelTemplate(function, (a, *bs, *aux, *outs, *totals), 0)

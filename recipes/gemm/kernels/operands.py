@@ -3,7 +3,8 @@ call.
 
 Every tensor is rank 3 with 32-bit extents and 64-bit strides in elements: A (M, K, La), B (N, K,
 Lb), aux and outputs (M, N, L). ``La`` and ``Lb`` are L or 1. Equal letters are one symbol, so the
-wrapper refuses operands that disagree.
+wrapper refuses operands that disagree. With the parameter ``batch_runs`` every tensor has as many
+axes in place of L, see `batching`.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
 from cutlass.base_dsl.enums import AddressSpace
 from cutlass.cute.runtime import make_fake_tensor
 
+from cudnn_aot.recipes.gemm.kernels import batching
 from cudnn_aot.recipes.trace.dtypes import DTYPES
 
 # Axes along which an output that is reduced is one value, by its ``axes``.
@@ -32,15 +33,27 @@ TMA_ALIGN_BYTES = 16  # base addresses and the byte strides of every axis but th
 
 @dataclass(frozen=True)
 class Extents:
-    """The symbols that the operands of one kernel share."""
+    """The symbols that the operands of one kernel share; the batch has one for each of ``runs``."""
 
+    runs: int = 1
     m: Any = field(default_factory=cute.sym_int)
     n: Any = field(default_factory=cute.sym_int)
     k: Any = field(default_factory=cute.sym_int)
-    batch: Any = field(default_factory=cute.sym_int)
+    batch: tuple[Any, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "batch", self.own_batch())
+
+    def own_batch(self) -> tuple[Any, ...]:
+        """Symbols of a batch that need not be that of the result."""
+        return tuple(cute.sym_int() for _ in range(self.runs))
+
+    @property
+    def result(self) -> tuple[Any, ...]:
+        return (self.m, self.n, *self.batch)
 
 
-def any_stride(dtype: type, shape: tuple[Any, Any, Any], space: AddressSpace) -> Any:
+def any_stride(dtype: type, shape: tuple[Any, ...], space: AddressSpace) -> Any:
     """A tensor of any strides, aligned to its element."""
     return make_fake_tensor(dtype, shape, tuple(cute.sym_int64() for _ in shape), memspace=space)
 
@@ -48,10 +61,10 @@ def any_stride(dtype: type, shape: tuple[Any, Any, Any], space: AddressSpace) ->
 def matrices(params: Mapping[str, Any], extents: Extents, space: AddressSpace) -> list[Any]:
     """A of ``a_dtype``, then the ``products`` B of ``b_dtype``, of any strides."""
     a_dtype, b_dtype = (named_dtype(params[name]) for name in ("a_dtype", "b_dtype"))
-    a = any_stride(a_dtype, (extents.m, extents.k, cute.sym_int()), space)
-    batch_b = cute.sym_int()
+    a = any_stride(a_dtype, (extents.m, extents.k, *extents.own_batch()), space)
+    batch_b = extents.own_batch()
     bs = [
-        any_stride(b_dtype, (extents.n, extents.k, batch_b), space)
+        any_stride(b_dtype, (extents.n, extents.k, *batch_b), space)
         for _ in range(params["products"])
     ]
     return [a, *bs]
@@ -76,9 +89,9 @@ class Scales:
     def count(self) -> int:
         return sum(rows is not None for rows in self.rows)
 
-    def tensors(self, space: AddressSpace) -> list[Any]:
+    def tensors(self, space: AddressSpace, runs: int) -> list[Any]:
         """An argument for each matrix that has scales."""
-        shapes = [tuple(cute.sym_int() for _ in range(3)) for _ in range(self.count)]
+        shapes = [tuple(cute.sym_int() for _ in range(2 + runs)) for _ in range(self.count)]
         return [any_stride(Float32, shape, space) for shape in shapes]
 
     def of_each(self, tensors: Sequence[cute.Tensor]) -> list[cute.Tensor | None]:
@@ -86,19 +99,20 @@ class Scales:
         left = iter(tensors)
         return [None if rows is None else next(left) for rows in self.rows]
 
-    def read(self, tensor: cute.Tensor, matrix: int, row: Int32, block: Int32, batch: Int32) -> Any:
+    def read(self, tensor: cute.Tensor, matrix: int, row: Int32, block: Int32, batch: Any) -> Any:
         """The scale of a row of a matrix (0 is A) in a block of K; 1 where it has none."""
         if self.rows[matrix] is None:
             return Float32(1.0)
         place = self.of_row(tensor, matrix, row, batch) + block.to(Int64) * tensor.stride[1]
         return cute.make_tensor(tensor.iterator + place, cute.make_layout(1))[0]
 
-    def of_row(self, tensor: cute.Tensor, matrix: int, row: Int32, batch: Int32) -> Int64:
+    def of_row(self, tensor: cute.Tensor, matrix: int, row: Int32, batch: Any) -> Int64:
         """Where the scales of a row of a matrix (0 is A) start, in elements."""
         rows = self.rows[matrix]
         assert rows is not None
-        batch = cutlass.min(batch, tensor.shape[2] - 1)
-        return (row // rows).to(Int64) * tensor.stride[0] + batch.to(Int64) * tensor.stride[2]
+        batch = batching.inside(batch, tensor.shape[2])
+        first = (row // rows).to(Int64) * tensor.stride[0]
+        return first + batching.offset(batch, tensor.stride[2])
 
 
 def aligned(pointer: cute.Pointer, size_bytes: int) -> cute.Pointer:
@@ -129,16 +143,15 @@ def epilogue_inputs(
         if kind == "value":
             arguments.append(Float32(0.0))
             continue
-        shape = (extents.m, extents.n, extents.batch)
         if kind == "piped":
-            arguments.append(tma_stride(dtype_of(entry), shape, 1))
+            arguments.append(tma_stride(dtype_of(entry), extents.result, 1))
             continue
         if kind not in BROADCAST_AXES:
             raise ValueError(
                 f"epilogue input: got kind {kind!r}, want {', '.join(BROADCAST_AXES)} or value"
             )
-        stride = tuple(0 if axis in BROADCAST_AXES[kind] else cute.sym_int64() for axis in range(3))
-        arguments.append(make_fake_tensor(dtype_of(entry), shape, stride, memspace=space))
+        axes = BROADCAST_AXES[kind]
+        arguments.append(folded(dtype_of(entry), extents.result, axes, space))
     return arguments
 
 
@@ -148,7 +161,7 @@ def epilogue_outputs(
     """One tensor of (M, N, L) per epilogue output; with ``tma``, row-major and described by TMA.
     One that is reduced has a static stride 0 on the axes that it is reduced along instead.
     """
-    shape = (extents.m, extents.n, extents.batch)
+    shape = extents.result
     return [
         tma_stride(dtype_of(entry), shape, 1)
         if tma and "reduce" not in entry
@@ -167,11 +180,9 @@ def reduced_axes(entry: Mapping[str, Any]) -> tuple[int, ...]:
     return REDUCED_AXES[axes]
 
 
-def folded(
-    dtype: type, shape: tuple[Any, Any, Any], axes: tuple[int, ...], space: AddressSpace
-) -> Any:
+def folded(dtype: type, shape: tuple[Any, ...], axes: tuple[int, ...], space: AddressSpace) -> Any:
     """A tensor of any strides that is one value along some axes."""
-    stride = tuple(0 if axis in axes else cute.sym_int64() for axis in range(3))
+    stride = tuple(0 if axis in axes else cute.sym_int64() for axis in range(len(shape)))
     return make_fake_tensor(dtype, shape, stride, memspace=space)
 
 
@@ -185,13 +196,14 @@ def tiled_outputs(
     for position, entry in enumerate(epilogue["outputs"]):
         if axes := reduced_axes(entry):
             kept = {(0,): extents.n, (1,): extents.m, (0, 1): cute.sym_int()}[axes]
-            outs[position] = partials((cute.sym_int(), kept, extents.batch), space)
+            outs[position] = partials((cute.sym_int(), kept, *extents.batch), space)
     return outs
 
 
-def partials(shape: tuple[Any, Any, Any], space: AddressSpace) -> Any:
+def partials(shape: tuple[Any, ...], space: AddressSpace) -> Any:
     """What tiles leave of a reduction: fp32 (T, R, L), contiguous along T."""
-    return make_fake_tensor(Float32, shape, (1, cute.sym_int64(), cute.sym_int64()), memspace=space)
+    stride = (1, *(cute.sym_int64() for _ in shape[1:]))
+    return make_fake_tensor(Float32, shape, stride, memspace=space)
 
 
 def dtype_of(entry: Mapping[str, Any]) -> type:

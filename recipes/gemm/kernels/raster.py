@@ -19,10 +19,13 @@ of two at most. All of it follows from the tiles, the k tiles and the clusters a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Uint32
+
+from cudnn_aot.recipes.gemm.kernels import batching
 
 BAND_ROWS = 2048
 # Of stream-K, in k tiles, of which a piece costs some: its sums are written, and read again.
@@ -34,29 +37,33 @@ MAX_PIECES = 8
 
 @dataclass(frozen=True)
 class Tile:
-    """One item of work: tile coordinates of this CTA, and its number among all tiles."""
+    """One item of work: tile coordinates of this CTA, the place of its matrix in the batch, and its
+    number among all tiles.
+    """
 
     m: Int32
     n: Int32
-    batch: Int32
+    batch: Any
     number: Int32
 
 
 @dataclass(frozen=True)
 class Raster:
-    """Item numbers to tiles. ``tile`` and ``cluster`` are static; the rest are values of a call."""
+    """Item numbers to tiles. ``tile`` and ``cluster`` are static; the rest are values of a call.
+    ``batches`` are the extents of the batch, as `batching` has them.
+    """
 
     tile: cutlass.Constexpr[tuple[int, int]]
     cluster: cutlass.Constexpr[tuple[int, int]]
     clusters_m: Int32
     clusters_n: Int32
-    batches: Int32
+    batches: Any
 
     @staticmethod
     def of(
         tile: tuple[int, int],
         cluster: tuple[int, int],
-        extents: tuple[Int32, Int32, Int32],
+        extents: tuple[Int32, Int32, Any],
     ) -> Raster:
         """The raster of an ``(m, n, batch)`` result."""
         m, n, batches = extents
@@ -66,7 +73,7 @@ class Raster:
 
     @property
     def items(self) -> Int32:
-        return self.clusters_m * self.clusters_n * self.batches
+        return self.clusters_m * self.clusters_n * batching.count(self.batches)
 
     def locate(self, item: Int32, place: tuple[Int32, ...]) -> Tile:
         """The tile of an item for the CTA at ``place = (m, n, ...)`` in its cluster."""
@@ -84,7 +91,7 @@ class Raster:
         return Tile(
             m=row * size_m + place[0],
             n=column * size_n + place[1],
-            batch=batch,
+            batch=batching.place(batch, self.batches),
             number=item * (size_m * size_n) + place[1] * size_m + place[0],
         )
 

@@ -38,8 +38,8 @@ from cutlass.base_dsl.enums import AddressSpace
 from cutlass.cute.runtime import make_fake_stream
 from cutlass.memory import SmemAllocator
 
+from cudnn_aot.recipes.gemm.kernels import batching, operands
 from cudnn_aot.recipes.gemm.kernels import epilogue as device_epilogue
-from cudnn_aot.recipes.gemm.kernels import operands
 from cudnn_aot.recipes.trace import dtypes, reductions
 from cudnn_aot.recipes.trace.pointwise import DEVICE
 from cudnn_aot.recipes.trace.template import KernelTemplate, name_kernel
@@ -79,11 +79,12 @@ class SimtMatmul:
 
     @cute.jit
     def __call__(self, launch: Int32, a: cute.Tensor, stream, *rest):
+        a, *rest = batching.nested((a, *rest))
         bs, tail = rest[: self.products], rest[self.products :]
         scales, tail = tail[: self.num_scales], tail[self.num_scales :]
         aux, outs = tail[: self.num_inputs], tail[self.num_inputs :]
-        m, n, batches = a.shape[0], bs[0].shape[0], outs[0].shape[2]
-        tiles = cute.ceil_div(m, TILE) * cute.ceil_div(n, TILE) * batches
+        m, n, matrices = a.shape[0], bs[0].shape[0], batching.count(outs[0].shape[2])
+        tiles = cute.ceil_div(m, TILE) * cute.ceil_div(n, TILE) * matrices
         if (launch != 0) & (tiles > 0):
             self.kernel(a, bs, scales, aux, outs).launch(
                 grid=[tiles, 1, 1], block=[THREADS, 1, 1], stream=stream
@@ -95,8 +96,9 @@ class SimtMatmul:
         thread, tile = cute.arch.thread_idx()[0], cute.arch.block_idx()[0]
         tiles_n = cute.ceil_div(n, TILE)
         tiles_mn = cute.ceil_div(m, TILE) * tiles_n
-        batch = tile // tiles_mn
-        rest = tile - batch * tiles_mn
+        matrix = tile // tiles_mn
+        rest = tile - matrix * tiles_mn
+        batch = batching.place(matrix, outs[0].shape[2])
         row0, column0 = rest // tiles_n * TILE, rest % tiles_n * TILE
 
         smem = SmemAllocator()
@@ -158,7 +160,7 @@ class SimtMatmul:
     name_kernel(kernel, "gemm_any_stride")
 
     @cute.jit
-    def scale(self, scales, sums, accs, rows, columns, extents, block: Int32, batch: Int32):
+    def scale(self, scales, sums, accs, rows, columns, extents, block: Int32, batch):
         """Add a block of K of every product to the sums, and start the next from zero."""
         tensors = self.scales.of_each(scales)
         inside = [
@@ -228,9 +230,9 @@ class SimtMatmul:
                 device_epilogue.write_partial(partials, number, Int32(0), block.batch, total)
 
     @cute.jit
-    def load(self, t: cute.Tensor, to: cute.Tensor, row0: Int32, k0: Int32, batch: Int32, places):
+    def load(self, t: cute.Tensor, to: cute.Tensor, row0: Int32, k0: Int32, batch, places):
         """Load a thread's elements of one tile; zeros outside the operand."""
-        base = cutlass.min(batch, t.shape[2] - 1).to(Int64) * t.stride[2]
+        base = batching.offset(batching.inside(batch, t.shape[2]), t.stride[2])
         for i in cutlass.range_constexpr(LOADS):
             row, k = row0 + places[i][0], k0 + places[i][1]
             to[i] = t.element_type(0)
@@ -241,15 +243,16 @@ class SimtMatmul:
 
 def matmul(params: Mapping[str, Any]) -> KernelTemplate:
     """Template ``gemm.kernels.simt:matmul``; params ``a_dtype``, ``b_dtype``, ``products``,
-    ``scales``, if any, and ``epilogue``.
+    ``scales`` and ``batch_runs``, if any, and ``epilogue``.
     """
     epilogue, scales = params["epilogue"], operands.Scales.parse(params)
-    space, extents = AddressSpace.gmem, operands.Extents()
+    runs = batching.runs(params)
+    space, extents = AddressSpace.gmem, operands.Extents(runs)
     a, *bs = operands.matrices(params, extents, space)
     aux = operands.epilogue_inputs(epilogue, extents, space)
     outs = operands.tiled_outputs(epilogue, extents, space, tma=False)
     stream = make_fake_stream(use_tvm_ffi_env_stream=True)
     function = SimtMatmul(a.element_type, params["products"], scales, epilogue)
-    aux = [*(scales.tensors(space) if scales else ()), *aux]
+    aux = [*(scales.tensors(space, runs) if scales else ()), *aux]
     smem_bytes = (1 + params["products"]) * SMEM_BYTES
     return KernelTemplate(function, (Int32(1), a, stream, *bs, *aux, *outs), smem_bytes)

@@ -118,7 +118,7 @@ from cutlass.cute.nvgpu import cpasync, warpgroup
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 from cutlass.memory import SmemAllocator
 
-from cudnn_aot.recipes.gemm.kernels import operands
+from cudnn_aot.recipes.gemm.kernels import batching, operands
 from cudnn_aot.recipes.gemm.kernels.raster import Raster, StreamK, Walk
 from cudnn_aot.recipes.gemm.kernels.sm90_config import (
     A_WARP,
@@ -218,6 +218,8 @@ class Sm90Matmul:
     def launch(self, sm_count: Int32, a, bs, workspace, stream, rest):
         """``workspace`` is stream-K's partials and counters; ``rest`` scales, aux and outputs."""
         config = self.config
+        a, *bs = batching.nested((a, *bs))
+        rest = batching.nested(rest)
         scales, rest = rest[: self.num_scales], rest[self.num_scales :]
         aux, outs = rest[: self.num_inputs], rest[self.num_inputs :]
         stored = tuple(outs[o] for o in config.stored)
@@ -461,20 +463,22 @@ class Sm90Matmul:
 def matmul(params: Mapping[str, Any]) -> KernelTemplate:
     """Template ``gemm.kernels.sm90:matmul``; the module's docstring says what the params mean."""
     config = Config.parse(params)
-    space, extents = AddressSpace.gmem, operands.Extents()
+    space, extents = AddressSpace.gmem, operands.Extents(config.runs)
     a = operands.tma_stride(
-        config.a_dtype, (extents.m, extents.k, cute.sym_int()), 1 if config.a_major == "k" else 0
+        config.a_dtype,
+        (extents.m, extents.k, *extents.own_batch()),
+        1 if config.a_major == "k" else 0,
     )
-    batch_b = cute.sym_int()
+    batch_b = extents.own_batch()
     bs = [
         operands.tma_stride(
-            config.b_dtype, (extents.n, extents.k, batch_b), 1 if config.b_major == "k" else 0
+            config.b_dtype, (extents.n, extents.k, *batch_b), 1 if config.b_major == "k" else 0
         )
         for _ in range(config.products)
     ]
     aux = operands.epilogue_inputs(config.epilogue, extents, space)
     if config.scales is not None:
-        aux = [*config.scales.tensors(space), *aux]
+        aux = [*config.scales.tensors(space, config.runs), *aux]
     outs = operands.tiled_outputs(config.epilogue, extents, space, config.store == "tma")
     stream = make_fake_stream(use_tvm_ffi_env_stream=True)
     kernel, one = Sm90Matmul(config), Int32(1)

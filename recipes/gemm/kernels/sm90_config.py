@@ -10,7 +10,7 @@ from typing import Any
 
 from cutlass import Float32
 
-from cudnn_aot.recipes.gemm.kernels import operands
+from cudnn_aot.recipes.gemm.kernels import batching, operands
 from cudnn_aot.recipes.trace import dtypes
 from cudnn_aot.recipes.trace.pointwise import instructions
 
@@ -99,6 +99,7 @@ class Config:
     stream_k: bool
     pingpong: bool
     store: str
+    runs: int
     epilogue: Mapping[str, Any]
 
     @staticmethod
@@ -123,6 +124,7 @@ class Config:
             ),
             pingpong=_chosen(params, "pingpong", (False, True)),
             store=_chosen(params, "store", ("tma", "direct")),
+            runs=batching.runs(params),
             epilogue=params["epilogue"],
         )
         if reason := config.why_not():

@@ -14,6 +14,7 @@ from cutlass.base_dsl.enums import AddressSpace
 from cutlass.cute.nvgpu import cpasync, warpgroup
 from cutlass.tensor_utils import LayoutEnum
 
+from cudnn_aot.recipes.gemm.kernels import batching
 from cudnn_aot.recipes.gemm.kernels import epilogue as device_epilogue
 from cudnn_aot.recipes.gemm.kernels.raster import Walk
 from cudnn_aot.recipes.gemm.kernels.sm90_config import (
@@ -256,7 +257,7 @@ class Loads:
     def tiles_of_b(self, bs: Sequence[Operand], parts: list[Any], tile) -> list[Any]:
         """Of what TMA moves of each B in the matrix, that of a tile: (a load, k)."""
         return [
-            source[None, tile.n, None, cutlass.min(tile.batch, b.matrix.shape[2] - 1)]
+            source[None, tile.n, None, batching.inside(tile.batch, b.matrix.shape[2])]
             for b, (_, source) in zip(bs, parts, strict=True)
         ]
 
@@ -278,7 +279,7 @@ class Loads:
             parts = self.parts_of_b(bs, walk.place)
             for k in range(begin, cutlass.min(begin + PREFETCHED_K_TILES, segment.end)):
                 for b, (_, from_b) in zip(bs, parts, strict=True):
-                    batch = cutlass.min(tile.batch, b.matrix.shape[2] - 1)
+                    batch = batching.inside(tile.batch, b.matrix.shape[2])
                     cute.prefetch(b.tma, from_b[None, tile.n, k, batch])
 
     @cute.jit
@@ -306,7 +307,7 @@ class Loads:
         for item in range(walk.first, walk.stop, walk.step):
             segment = walk.segment(item)
             tile = walk.tile(segment)
-            batch_a = cutlass.min(tile.batch, a.matrix.shape[2] - 1)
+            batch_a = batching.inside(tile.batch, a.matrix.shape[2])
             loads_a = [
                 RowLoads(box, tma, to, source[None, None, None, batch_a])
                 for box, tma, (to, source) in zip(boxes, a.tma, parts_a, strict=True)

@@ -13,8 +13,8 @@ from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 from cutlass.cute.nvgpu.warp import StMatrix8x8x16bOp
 from cutlass.tensor_utils import LayoutEnum
 
+from cudnn_aot.recipes.gemm.kernels import batching, operands
 from cudnn_aot.recipes.gemm.kernels import epilogue as device_epilogue
-from cudnn_aot.recipes.gemm.kernels import operands
 from cudnn_aot.recipes.gemm.kernels.raster import Tile
 from cudnn_aot.recipes.gemm.kernels.sm90_config import (
     BLOCK_COLUMNS,
@@ -350,7 +350,7 @@ class Stores:
         columns = self.config.block_columns
         row0 = view.band * GROUP_ROWS
         column0 = (view.block + index) * columns
-        base = view.tile.batch.to(Int64) * out.stride[2]
+        base = batching.offset(view.tile.batch, out.stride[2])
         # Beside TMA it is the last block of a row at most: as little code as may be.
         unroll = 4 if self.config.store == "direct" else 1
         for e in cutlass.range(view.lane, GROUP_ROWS * columns, WARPGROUP, unroll=unroll):
