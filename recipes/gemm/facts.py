@@ -181,11 +181,17 @@ class GemmFacts:
         return self.transposed() if self.is_transposed else self
 
     def stacked(self) -> GemmFacts | None:
-        """The same with the extents of one matrix that has the rows of a whole batch, where the
-        declared matrices are that: what has rows has those of a matrix behind those of the one
-        before, and all else is that of every matrix.
+        """The same with the extents of one matrix that has the rows of all of a run of batch axes,
+        where the declared matrices are that: what has rows has those of a matrix behind those of
+        the one before, and all else is that of every matrix.
         """
-        return _stacked(self)
+        run = self.stacked_run()
+        return None if run is None else _stacked(self, run)
+
+    def stacked_run(self) -> Run | None:
+        """The run that `stacked` makes rows of: of several the innermost."""
+        runs = reversed(self.batch_runs)
+        return next((run for run in runs if _stacked(self, run) is not None), None)
 
     def majors(self) -> tuple[str, str] | None:
         """Contiguous axis of A (``k`` or ``m``) and of the first B (``k`` or ``n``) as declared;
@@ -248,11 +254,12 @@ class GemmFacts:
         if self.is_transposed:
             how = "the transpose, of B by A, as the columns of what is stored lie together"
             described["computed as"] = how
-        if (stacked := self.stacked()) is not None:
+        if (run := self.stacked_run()) is not None and (stacked := self.stacked()) is not None:
             rows, factor = ("columns", "A") if self.is_transposed else ("rows", "B")
+            of = f"{in_words(run.extents(self.batch))} of " if len(self.batch_runs) > 1 else ""
             described["branches _rows"] = (
-                f"the batch as one matrix of {stacked.m} {rows}, as all of it is multiplied by one "
-                f"{factor}"
+                f"{of}the batch as one matrix of {stacked.m} {rows}, as all of it is multiplied by "
+                f"one {factor}"
             )
         return described
 
@@ -317,12 +324,12 @@ _KINDS_OF_ONE_ROW = {ROW: FULL, SCALAR: COL}
 
 
 @functools.lru_cache(maxsize=64)  # ranking and lowering of a plan ask for the same
-def _stacked(facts: GemmFacts) -> GemmFacts | None:
-    m = mul(facts.m, *facts.batch)
-    has_batch = any(extent != 1 for extent in facts.batch)
-    if not has_batch or len(facts.batch_runs) > 1 or bounds(m, facts.symbols)[1] > INT32_MAX:
+def _stacked(facts: GemmFacts, run: Run) -> GemmFacts | None:
+    m = mul(facts.m, *run.extents(facts.batch))
+    has_batch = any(extent != 1 for extent in run.extents(facts.batch))
+    if not has_batch or bounds(m, facts.symbols)[1] > INT32_MAX:
         return None
-    epilogue = _of_one_row(facts.epilogue) if facts.m == 1 else facts.epilogue
+    epilogue = _of_one_row(facts.epilogue, run) if facts.m == 1 else facts.epilogue
     inputs, outputs = epilogue.inputs, epilogue.outputs
     with_rows = [facts.a, *(output.operand for output in outputs)]
     with_rows += [operand for operand, kind in inputs if kind in (FULL, COL)]
@@ -332,22 +339,25 @@ def _stacked(facts: GemmFacts) -> GemmFacts | None:
     if a_scale:
         with_rows.append(a_scale.operand)
     if (
-        any(operand.batch_axes for operand in of_all)
+        any(run.of(operand) for operand in of_all)
         or any(output.reduction and output.reduction.axes != "n" for output in outputs)
         or (a_scale and a_scale.rows != 1)
-        or not all(_follows(operand, facts) for operand in with_rows)
+        or not all(_follows(operand, facts, run) for operand in with_rows)
     ):
         return None
-    return replace(facts, m=m, batch=(1,) * len(facts.batch), epilogue=epilogue)
+    rank = len(facts.batch)
+    axes = {rank + 2 + axis for axis in run.axes}
+    batch = tuple(1 if axis in axes else facts.batch[axis] for axis in range(rank))
+    return replace(facts, m=m, batch=batch, epilogue=epilogue)
 
 
 @functools.lru_cache(maxsize=64)  # kernels' parts are remembered by the epilogue
-def _of_one_row(epilogue: Epilogue) -> Epilogue:
+def _of_one_row(epilogue: Epilogue, run: Run) -> Epilogue:
     """An epilogue of matrices of one row each, as one of the rows of all: what differs by matrix
     differs by row, and what a matrix leaves is what a row does.
     """
     inputs = [
-        (operand, _KINDS_OF_ONE_ROW.get(kind, kind) if operand.batch_axes else kind)
+        (operand, _KINDS_OF_ONE_ROW.get(kind, kind) if run.of(operand) else kind)
         for operand, kind in epilogue.inputs
     ]
     return replace(
@@ -361,9 +371,9 @@ def _output_of_row(output: EpilogueOutput) -> EpilogueOutput:
     return output
 
 
-def _follows(operand: Operand, facts: GemmFacts) -> bool:
+def _follows(operand: Operand, facts: GemmFacts, run: Run) -> bool:
     """Whether the rows of each matrix, as declared, are behind those of the one before."""
-    axes = operand.batch_axes
+    axes = run.of(operand)
     if not axes or facts.m == 1:
         return bool(axes)
     step = mul(facts.m, operand.stride[operand.axis(-2)])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from cpu_runs import assert_right, build_for_cpu
 from gemm_facts import facts_of
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from table_model import declared
 
@@ -131,7 +131,7 @@ def test_kernels_of_one_run_have_no_parameter_of_it():
 
 def test_b_of_several_matrices_stays_in_l2():
     """Of few rows B is read first and evicted first, but not where matrices share it."""
-    shared = gemm_graphs.spread("g", 16, 1024, 1024, [2, 3], [2, 1])
+    shared = gemm_graphs.spread("g", 16, 1024, 1024, [2, 3], [2, 1], a_within=True)
     own = gemm_graphs.spread("g", 16, 1024, 1024, [2, 1], [2, 3])
     few = [plan_graph(graph, H200).kernels[0].params["few_rows"] for graph in (shared, own)]
     assert few == [False, True]
@@ -181,17 +181,58 @@ def test_runs_are_those_of_every_call():
 
 
 @pytest.mark.parametrize(
-    ("make", "is_one"),
+    ("make", "run", "m"),
     [
-        (lambda: gemm_graphs.spread("g", 8, 64, 64, [2, 3], [1, 1]), True),
-        (lambda: gemm_graphs.spread("g", 8, 64, 64, [2, 3], [2, 1]), False),
-        (lambda: gemm_graphs.spread("g", 1, 64, 64, [2, 3], [1, 3]), False),
-        # A matrix of every head, by one B: rows of a head do not follow those of the one before.
-        (lambda: product(32, 32, [(2, 6144), (3, 64 * 32 * 5)], [(1, 1), (1, 1)]), False),
+        (lambda: gemm_graphs.spread("g", 8, 64, 64, [2, 3], [1, 1]), (-4, -3), 48),
+        (lambda: gemm_graphs.spread("g", 8, 64, 64, [2, 3], [2, 1]), (-3,), 24),
+        (lambda: gemm_graphs.spread("g", 8, 64, 64, [2, 3], [1, 3]), None, 8),
+        (lambda: gemm_graphs.spread("g", 1, 64, 64, [2, 3], [1, 3]), (-4,), 2),  # rows lie apart
+        (lambda: gemm_graphs.spread("g", 8, 64, 64, [2, 1, 4], [2, 3, 1]), (-3,), 32),
+        (lambda: gemm_graphs.grouped_queries("g", 1, 64, 64, each=4), (-3,), 4),
+        (lambda: gemm_graphs.grouped_queries("g", 8, 64, 64, each=4), None, 8),
+        (lambda: gemm_graphs.spread("g", 8, 64, 64, [2, 3], [2, 1], a_within=True), None, 8),
+        (lambda: gemm_graphs.scores("g", 1, 64, 64), None, 1),  # a matrix of keys of each
+        (lambda: gemm_graphs.absorbed("g", 20, 64, 64), (-4,), 20),
     ],
-)
-def test_a_batch_of_several_runs_is_not_one_matrix(make, is_one):
-    assert (facts_of(make()).stacked() is not None) is is_one
+)  # fmt: skip
+def test_a_run_is_rows_where_all_of_it_is_multiplied_by_one_b(make, run, m):
+    facts = facts_of(make())
+    stacked = facts.stacked_run()
+    assert (stacked and stacked.axes) == run
+    assert (facts.stacked() or facts).m == m
+
+
+def test_a_person_reads_which_of_the_batch_are_rows():
+    described = facts_of(gemm_graphs.spread("g", 8, 64, 64, [2, 3], [2, 1])).describe()
+    assert described["branches _rows"] == (
+        "[3] of the batch as one matrix of 24 rows, as all of it is multiplied by one B"
+    )
+
+
+def test_what_differs_by_matrix_of_a_run_differs_by_row():
+    facts = facts_of(gemm_graphs.absorbed("g", 20, 64, 64))
+    kinds = {tensor.name: kind for tensor, kind in facts.stacked().epilogue.inputs}
+    assert kinds == {"bias": "row", "factors": "col", "residual": "full"}
+
+
+def test_ranges_are_of_the_rows_of_a_run():
+    table = plan_graph(gemm_graphs.absorbed("g", "M", 4096, 4096, symbols=ANY), H200).table
+    branches = [declared(table, {"M": m}).branch(table) for m in (1, 512)]
+    assert branches[0] != branches[1]
+    assert all(branch.startswith("tma_rows") for branch in branches)
+
+
+def test_a_call_whose_rows_lie_apart_along_a_run_is_served_as_a_batch():
+    table = plan_graph(gemm_graphs.spread("g", 8, 64, 64, [2, 3], [2, 1]), H200).table
+    (a,) = [entry for entry in table["operands"] if entry["name"] == "A"]
+    outer, inner, *steps = a["stride"]
+    for strides, branch in (
+        ((outer, inner), "tma_rows"),
+        ((outer + 64, inner), "tma_rows"),
+        ((outer, inner + 64), "tma"),
+    ):
+        changed = {f"u{a['uid']}": {"stride": (*strides, *steps)}}
+        assert declared(table, {}, **changed).branch(table) == branch
 
 
 # --- what kernels see ----------------------------------------------------------------------------
@@ -221,45 +262,46 @@ def elements(dim, stride):
 
 
 @st.composite
-def layouts(draw, batch):
-    """Extents and strides of a batch for a matrix of 1024 elements, broadcast over some axes, in
-    any order in memory, with gaps or without.
-    """
-    dim = [draw(st.sampled_from([extent, extent, 1])) for extent in batch]
-    step, stride = 1024, [0] * len(dim)
-    for axis in draw(st.permutations(range(len(dim)))):
+def matrices(draw, name, dim, rows, columns, turned=False):
+    """A tensor of such matrices, in any order in memory, with gaps or without."""
+    step, stride = rows * columns + draw(st.sampled_from([0, 0, 0, 8])), [0] * len(dim)
+    order = draw(st.sampled_from([range(len(dim))[::-1], None])) or draw(
+        st.permutations(range(len(dim)))
+    )
+    for axis in order:
         stride[axis] = step
-        step *= dim[axis] + draw(st.sampled_from([0, 0, 1]))
-    return dim, stride
+        step *= dim[axis] + draw(st.sampled_from([0, 0, 0, 1]))
+    inner = [1, rows] if turned else [columns, 1]
+    return {"name": name, "dim": [*dim, rows, columns], "stride": [*stride, *inner]}
+
+
+def broadcast(batch):
+    """These extents, or 1 in place of some or all of them."""
+    some = st.tuples(*(st.sampled_from([extent, extent, 1]) for extent in batch))
+    return st.one_of(some, st.just((1,) * len(batch)))
 
 
 @st.composite
 def products(draw):
-    """A, B, a residual and a result of any batches, and a fold of that."""
+    """A product, a tensor that is added to it, and the result, of any batches."""
     batch = draw(st.lists(st.sampled_from([1, 2, 3]), min_size=1, max_size=4))
-    m, n, k = 4, 8, 16
-    g = gemm_graphs.graph("g", io=data_type.FLOAT)
-    a, b, x = (draw(layouts(batch)) for _ in range(3))
+    m, n, k = draw(st.sampled_from([1, 4])), 8, 16
+    g = gemm_graphs.graph("g")
+    b = draw(broadcast(batch))
+    pairs = zip(batch, b, strict=True)
     # Both together have every extent.
-    b = (
-        [w if 1 in (p, q) and p == q else q for p, q, w in zip(a[0], b[0], batch, strict=True)],
-        b[1],
-    )
-    left = g.tensor(name="A", dim=[*a[0], m, k], stride=[*a[1], k, 1])
-    right = g.tensor(name="B", dim=[*b[0], k, n], stride=[*(4 * s for s in b[1]), n, 1])
-    y = g.matmul(left, right, name="mm")
+    a = [extent if own != extent or draw(st.integers(0, 3)) else 1 for extent, own in pairs]
+    left, right = draw(matrices("A", a, m, k)), draw(matrices("B", b, k, n))
+    y = g.matmul(g.tensor(**left), g.tensor(**right), name="mm")
     rows = draw(st.sampled_from([1, m]))
-    y = g.add(y, g.tensor(name="x", dim=[*x[0], rows, n], stride=[*x[1], n, 1]))
-    y.set_output(True)
-    full = draw(layouts(batch).filter(lambda each: each[0] == batch))
-    if draw(st.booleans()):
-        y.set_dim([*batch, m, n]).set_stride([*full[1], n, 1])
-    else:
-        y.set_dim([*batch, m, n]).set_stride([*full[1], 1, m])  # the transpose is computed
+    y = g.add(y, g.tensor(**draw(matrices("x", draw(broadcast(batch)), rows, n))))
+    # Of columns that lie together the transpose is computed.
+    result = draw(matrices("Y", batch, m, n, turned=draw(st.booleans())))
+    y.set_output(True).set_dim(result["dim"]).set_stride(result["stride"])
     return g
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=200, deadline=None)
 @given(graph=products())
 def test_kernels_find_every_matrix(graph):
     (out,) = graph.outputs()
@@ -275,18 +317,33 @@ def test_kernels_find_every_matrix(graph):
         for branch, entry in table["branches"].items():
             (step,) = entry["steps"]
             views = [each for each in step["args"] if each["arg"] == "tensor"]
-            of_runs = views[-1]["dim"][2:]
+            run = facts.stacked_run() if "_rows" in branch else None
             for place, view in enumerate(views):
                 held = call.operands[view["operand"]]
-                want = np.broadcast_to(
-                    elements(held.dim, held.stride),
-                    (*batch, *(held.dim[-2:] if place < 2 else out.dim[-2:])),
-                ).reshape(-1, *(held.dim[-2:] if place < 2 else out.dim[-2:]))
+                shape = (*batch, *(held.dim[-2:] if place < 2 else out.dim[-2:]))
+                want = np.broadcast_to(elements(held.dim, held.stride), shape)
                 if facts.is_transposed != (place == 1):
-                    want = want.transpose(0, 2, 1)
-                if branch.startswith(("tma_rows", "gemv_rows")):
-                    continue
-                assert np.array_equal(places(view, of_runs, call), want), (branch, view)
+                    want = want.swapaxes(-2, -1)
+                want = as_rows(want, run.axes if run else (), has_rows=place != 1)
+                assert np.array_equal(places(view, views[-1]["dim"][2:], call), want), (
+                    branch,
+                    view,
+                )
+
+
+def as_rows(places, axes, has_rows):
+    """Offsets ``[batch.., rows, columns]`` as those of one matrix after the other, some axes of the
+    batch of which are rows, or all alike along them.
+    """
+    if not has_rows:
+        for axis in axes:
+            places = places.take([0], axis)
+    *others, columns = range(places.ndim)
+    moved = [axis for axis in others if axis - places.ndim in axes]
+    *kept, rows = (axis for axis in others if axis not in moved)
+    places = places.transpose(*kept, *moved, rows, columns)
+    rows = math.prod(places.shape[len(kept) : -1])
+    return places.reshape(-1, rows, places.shape[-1])
 
 
 # --- values --------------------------------------------------------------------------------------

@@ -506,12 +506,33 @@ def weighted(
     return g
 
 
-def spread(name: str, m, n, k, batch_a, batch_b, io=BF16, out=None, symbols=None) -> Graph:
-    """A product of matrices that are broadcast over some axes of the batch and not over others."""
+def spread(
+    name: str, m, n, k, batch_a, batch_b, io=BF16, out=None, a_within=False, symbols=None
+) -> Graph:
+    """A product of matrices that are broadcast over some axes of the batch and not over others;
+    with ``a_within`` the last of them is within the rows of A.
+    """
     g = graph(name, io, symbols)
-    a = of_batch(g, "A", m, k, batch_a)
+    a = of_heads(g, "A", m, k, *batch_a) if a_within else of_batch(g, "A", m, k, batch_a)
     y = g.matmul(a, of_batch(g, "B", k, n, batch_b, transposed=True), name="mm")
     y.set_output(True).set_data_type(out or io).set_name("Y")
+    return g
+
+
+def absorbed(name: str, batch, n, k, heads=3, symbols=None) -> Graph:
+    """A row of each head of a batch times the matrix of its head, with a bias of each head, a
+    factor of each row, a residual and the largest magnitude of each row.
+    """
+    g = graph(name, symbols=symbols)
+    a = of_batch(g, "A", 1, k, [batch, heads])
+    y = g.matmul(a, of_batch(g, "B", k, n, [1, heads], transposed=True), name="mm")
+    y = g.bias(y, of_batch(g, "bias", 1, n, [1, heads]))
+    y = g.mul(y, of_batch(g, "factors", 1, 1, [batch, heads], data_type=FLOAT))
+    y = g.add(y, of_batch(g, "residual", 1, n, [batch, heads]))
+    y.set_output(True).set_data_type(BF16).set_name("Y")
+    largest = g.reduction(y, mode=cudnn.reduction_mode.AMAX, name="amax")
+    largest.set_dim([batch, heads, 1, 1]).set_stride([heads, 1, 1, 1])
+    largest.set_output(True).set_data_type(FLOAT).set_name("amax")
     return g
 
 
@@ -714,6 +735,11 @@ BATCH_AXES_GRAPHS: tuple[Callable[[], Graph], ...] = (
     lambda: spread("spread_a_over_heads", 130, 136, 72, [2, 1], [2, 3]),
     lambda: spread("spread_a_over_batch", 130, 136, 72, [1, 3], [2, 3]),
     lambda: spread("spread_b_over_heads", 130, 136, 72, [2, 3], [2, 1]),
+    lambda: spread("spread_b_within", 130, 136, 72, [2, 3], [2, 1], a_within=True),
+    lambda: spread("spread_b_one_row", 1, 4104, 1032, [2, 3], [1, 3]),
+    lambda: spread("spread_b_any_m", "M", 136, 264, [2, 3], [2, 1], symbols=ANY_M),
+    lambda: absorbed("absorbed", 20, 520, 136),
+    lambda: absorbed("absorbed_any_batch", "M", 520, 136, symbols=ANY_M),
     lambda: spread("spread_both", 130, 136, 72, [2, 1], [1, 3], out=FLOAT),
     lambda: spread("spread_one_row", 1, 4104, 1032, [2, 1], [2, 3]),
     lambda: spread("spread_any_m", "M", 136, 264, [2, 1], [2, 3], symbols=ANY_M),
