@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
 import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import gemm_graphs
+import kernel_ffi
+import kernel_menu
 import numpy as np
 import pytest
 from cpu_runs import assert_right, build_for_cpu
@@ -344,6 +352,71 @@ def as_rows(places, axes, has_rows):
     places = places.transpose(*kept, *moved, rows, columns)
     rows = math.prod(places.shape[len(kept) : -1])
     return places.reshape(-1, rows, places.shape[-1])
+
+
+# --- what TMA is told ----------------------------------------------------------------------------
+
+# Of a descriptor, 32-bit words: strides in 16 bytes, of all axes but the first; extents less one.
+STRIDES, EXTENTS = slice(3, 7), slice(8, 13)
+LAUNCH = """
+import json, sys
+import kernel_ffi
+kernel = kernel_ffi.Kernel(__import__("pathlib").Path(sys.argv[1]))
+tensors = json.loads(sys.argv[2])
+buffers = [kernel_ffi.Buffer(1 << 28, "BFLOAT16", *each, kernel_ffi.CUDA) for each in tensors]
+error = kernel(1, 132, *buffers)
+assert error is None, error
+"""
+
+
+@pytest.fixture(scope="module")
+def launched(compile_kernels, tmp_path_factory):
+    """A kernel's host side as a library, by the number of runs."""
+    folder = tmp_path_factory.mktemp("launched")
+    jobs = [
+        {
+            "name": f"runs{runs}",
+            "template": "gemm.kernels.sm90:matmul",
+            "params": kernel_menu.params((64, 64, 64), runs=runs),
+            "arch": "sm_90a",
+        }
+        for runs in (1, 2, 3)
+    ]
+    compile_kernels(jobs, folder)
+    source = Path(kernel_menu.__file__).with_name("descriptors.c")
+    for job in jobs:
+        path = folder / job["name"]
+        files = [f"{path}.o", source, "-o", f"{path}.so"]
+        subprocess.run([shutil.which("cc") or "cc", "-shared", "-fPIC", *files], check=True)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("batch", "of_b"),
+    [((6,), (1,)), ((3, 2), (1, 2)), ((3, 2), (3, 1)), ((3, 2, 4), (3, 1, 4))],
+)
+def test_a_descriptor_has_an_axis_for_each_run(launched, batch, of_b):
+    """Heads of 64 columns lie within the rows; what is the same along an axis has no step there."""
+    heads, m, n, k = batch[0], 200, 136, 64
+
+    def matrices(rows, columns, extents):
+        """Extents and strides, the innermost axis of the batch first."""
+        steps = [columns, *(heads * columns * rows * 5**i for i in range(len(extents) - 1))]
+        steps = [step if extent > 1 else 0 for step, extent in zip(steps, extents, strict=True)]
+        return (rows, columns, *extents), (heads * columns, 1, *steps)
+
+    tensors = [matrices(m, k, batch), matrices(n, k, of_b), matrices(m, n, batch)]
+    library = launched / f"runs{len(batch)}.so"
+    command = [sys.executable, "-c", LAUNCH, library, json.dumps(tensors)]
+    paths = {"PYTHONPATH": str(Path(kernel_ffi.__file__).parent)}
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | paths)
+    assert done.returncode == 0, done.stderr
+    (grid,), *descriptors = json.loads(done.stdout)
+    assert grid == min(132, 4 * 3 * math.prod(batch))
+    for words, (dim, stride) in zip(descriptors, tensors, strict=True):
+        rank = len(dim)
+        assert words[EXTENTS][:rank] == [each - 1 for each in (dim[1], dim[0], *dim[2:])]
+        assert words[STRIDES][: rank - 1] == [each // 8 for each in (stride[0], *stride[2:])]
 
 
 # --- values --------------------------------------------------------------------------------------
