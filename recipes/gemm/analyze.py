@@ -83,6 +83,7 @@ def analyze(graph: Graph) -> GemmFacts | Refusal:
             for node in graph.nodes
         ),
         symbols=dict(graph.symbols),
+        batch_runs=(),
     )
     runs = batch_runs(facts.tensors(), facts.batch, facts.symbols)
     facts = replace(facts, batch_runs=runs)

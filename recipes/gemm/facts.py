@@ -123,7 +123,7 @@ class GemmFacts:
     accumulators: tuple[str, ...]
     arithmetic: tuple[Arithmetic, ...]
     symbols: Mapping[str, Symbol] = field(hash=False)
-    batch_runs: tuple[Run, ...] = (Run(()),)
+    batch_runs: tuple[Run, ...]
     is_transposed: bool = False
 
     def operands(self) -> tuple[Operand, ...]:

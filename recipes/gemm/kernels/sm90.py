@@ -89,7 +89,7 @@ it touches memory. With ``few_rows``, for matrices of which reading B is most of
 L2 for its first tiles of B before that, and L2 evicts B first.
 
 Preconditions, checked by the compiled wrapper: A, B, a piped input and TMA-stored outputs have
-16-byte aligned bases, unit stride on their major axis and multiples of 16 bytes on the other two.
+16-byte aligned bases, unit stride on their major axis and multiples of 16 bytes on the others.
 
 Floor, H200: 989 TFLOP/s dense bf16 at boost, about 790 sustained in the power limit on random data;
 8192^3 takes 1.39 ms at that; FP8 and INT8 do twice as many. Per 128 x 256 x 64 step a CTA reads 48
