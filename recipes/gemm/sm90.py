@@ -143,7 +143,7 @@ def _add_tma_branch(builder: TableBuilder, form: Form, config: GemmConfig, targe
     if (piped := _piped(facts, config, parts)) is not None:
         position, operand = piped
         params["epilogue"] = _with_piped(parts.epilogue, position)
-        guard = ex.all_of(guard, tma.guard(operand, -1))
+        guard = ex.all_of(guard, tma.guard(operand, -1, runs))
     kernel = builder.kernel(kernel_spec(TMA_TEMPLATE, params, target))
     sm_count: ex.Expr = ["attr", "sm_count"]
     operands = parts.operands
