@@ -405,7 +405,7 @@ class Sm90Grouped:
                 else:
                     accs[0].fill(0.0)
             view = self.stores.rows_view(tile, route, fetched, out, thread, group)
-            self.stores.finish(accs, [], (staging, None), *outputs, (), view)
+            self.stores.finish(accs, [], (staging, None), *outputs, (), (), view)
             cursor, tile = self.walk.next(cursor, tiles)
         cute.arch.cp_async_bulk_wait_group(0, read=True)
 
