@@ -360,8 +360,8 @@ def tolerance(graph: Graph, tensor: Any, bound: Mapping[int, Any]) -> tuple[floa
             atol = max(atol, ACCUMULATION * bound[operand.uid].shape[-1] ** 0.5)
     if any(_is_fp8(graph, operand) for operand in summed):
         rtol, atol = rtol + FP8_SUM[0], atol + FP8_SUM[1]
-    inner = [TORCH_DTYPE[each.data_type.name] for each in _above(graph, tensor)]
-    for dtype in inner:
+    for each in _above(graph, tensor):
+        dtype = TORCH_DTYPE.get(each.data_type.name, torch.bool)  # truth values are not rounded
         if dtype.is_floating_point and dtype.itemsize < torch.float32.itemsize:
             atol += INNER_STEPS * torch.finfo(dtype).eps
     return rtol, atol
