@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import gemm_graphs
-import pytest
 
 from cudnn_aot.compiler.planning import manifest
 from cudnn_aot.compiler.planning.plan_list import PlanList
@@ -19,7 +18,7 @@ ENTRIES = read_entries(shipped_folder(manifest.FAMILIES[0]) / "h200.json")
 # How much slower than the fastest the first choice of the heuristics may be, where an entry has it;
 # and of how many entries it must be one of the plans: those within 10 % of the fastest, as far as
 # they are shipped.
-SLOWER, SHARE = 1.12, 0.5
+SLOWER, SHARE = 1.08, 0.85
 # A graph of each class that was measured.
 CLASSES = {"BFLOAT16xBFLOAT16 kk []  -> BFLOAT16": gemm_graphs.plain}
 
@@ -54,9 +53,9 @@ def lags() -> Iterator[tuple[dict[str, int], float | None]]:
         yield entry["extents"], None if us is None else us / min(times.values())
 
 
-@pytest.mark.skipif(not ENTRIES, reason="nothing was measured yet")
 def test_the_heuristics_choose_what_was_measured_to_be_fast() -> None:
     found = list(lags())
+    assert found
     known = [(lag, extents) for extents, lag in found if lag is not None]
     slow = [(lag, extents) for lag, extents in known if lag > SLOWER]
     assert not slow, slow
@@ -64,8 +63,8 @@ def test_the_heuristics_choose_what_was_measured_to_be_fast() -> None:
     assert len(known) >= SHARE * len(found), unknown
 
 
-@pytest.mark.skipif(not ENTRIES, reason="nothing was measured yet")
 def test_what_is_shipped_first_is_nearly_the_fastest() -> None:
+    assert ENTRIES
     for entry in ENTRIES:
         times = [plan["us"] for plan in entry["plans"]]
         assert times[0] <= 1.02 * min(times) * (1 + 1e-9), entry["extents"]
