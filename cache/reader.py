@@ -569,7 +569,10 @@ def read_format(path: Path, files: StoreFiles) -> int:
         document = json.loads(data)
     except (FileNotFoundError, NotADirectoryError):
         if not os.path.exists(path):
-            raise NotAStoreError(f"no store at {str(path)!r}: there is no such folder") from None
+            raise NotAStoreError(
+                f"no store at {str(path)!r}: there is no such folder, want one that "
+                "`cudnn-aot build --store` made"
+            ) from None
         raise NotAStoreError(
             f"{str(path)!r} is not a store: it has no {layout.STORE_FILE}"
         ) from None

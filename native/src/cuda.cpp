@@ -129,7 +129,7 @@ void RequireDevice(int device) {
   int version = 0;
   if (runtime.driver_get_version(&version) != kSuccess || version == 0) {
     throw RequirementFailure("no CUDA driver: got none, want one that runs device " +
-                             std::to_string(device));
+                             std::to_string(device) + ": install it, or use plans for cpu");
   }
   int count = 0;
   int code = runtime.get_device_count(&count);
@@ -146,7 +146,8 @@ void LoadDriver() {
   std::lock_guard<std::mutex> lock(mutex);
   void* handle = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
   if (handle == nullptr) {
-    throw RequirementFailure(std::string("no CUDA driver: ") + dlerror());
+    throw RequirementFailure(std::string("no CUDA driver: ") + dlerror() +
+                             ": install it, or use plans for cpu");
   }
   bool complete = Bind(handle, "cuInit", &driver.init) &&
                   Bind(handle, "cuDeviceGet", &driver.device_get) &&

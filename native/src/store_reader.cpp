@@ -219,7 +219,8 @@ void CheckFormat(const std::string& path, const StoreFiles& files) {
   struct stat status;
   if (error == ENOENT || error == ENOTDIR) {
     if (stat(path.c_str(), &status) != 0) {
-      NotAStore("no store at " + Quoted(path) + ": there is no such folder");
+      NotAStore("no store at " + Quoted(path) + ": there is no such folder, want one that " +
+                "`cudnn-aot build --store` made");
     }
     NotAStore(Quoted(path) + " is not a store: it has no " + kStoreFile);
   }

@@ -146,4 +146,5 @@ def test_the_header_is_c(tmp_path, dlpack):
     run("cc", *flags, program, "-o", tmp_path / "program", *link)
     done = subprocess.run([tmp_path / "program"], capture_output=True, text=True)
     assert done.returncode == 2
-    assert done.stdout == "no store at '/nonexistent': there is no such folder\n"
+    want = "want one that `cudnn-aot build --store` made"
+    assert done.stdout == f"no store at '/nonexistent': there is no such folder, {want}\n"

@@ -175,7 +175,7 @@ for use in (lambda: plan.prepare(0), lambda: plan.execute({1: OnDevice((9, 4))},
     run(code, "found one for CUDA 12.4", driver=12040)
     run(code, "requires 232448 bytes for one block, found 101376", smem=101376)
     run(code, "no CUDA device", devices=0)
-    run(code, "no CUDA driver", driver=0)
+    run(code, "no CUDA driver: got none, want one that runs device 0: install it", driver=0)
 
 
 def test_a_failed_call_names_what_failed():
