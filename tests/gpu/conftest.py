@@ -73,5 +73,6 @@ def stored() -> Stored:
 
 @pytest.fixture(scope="session", autouse=True)
 def one_user_of_the_gpu():
-    with FileLock(Path(tempfile.gettempdir()) / "cudnn_aot_gpu_tests.lock"):
+    # Longer than all of them take: who holds it then hangs.
+    with FileLock(Path(tempfile.gettempdir()) / "cudnn_aot_gpu_tests.lock", timeout=1800):
         yield
