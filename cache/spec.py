@@ -179,6 +179,15 @@ class KernelSpec:
         return driver_min(self.dsl_flavor) if self.gpu_arch else 0
 
 
+def place_of(spec: KernelSpec, among: list[KernelSpec]) -> int:
+    """Which of a plan's kernels it is; one that is none of them yet becomes the last."""
+    for place, known in enumerate(among):  # once: to compare is most of planning's looking up
+        if known == spec:
+            return place
+    among.append(spec)
+    return len(among) - 1
+
+
 def kernel_spec(
     template: str,
     params: Mapping[str, Any],

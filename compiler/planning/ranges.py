@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cudnn_aot.cache.plan_record import bound_words
-from cudnn_aot.cache.spec import KernelSpec
+from cudnn_aot.cache.spec import KernelSpec, place_of
 from cudnn_aot.compiler.graph.extents import Extent, Symbol, SymExpr
 from cudnn_aot.compiler.planning import expressions as ex
 from cudnn_aot.compiler.planning.engine import Lowering, PlanConfig
@@ -195,7 +195,7 @@ def merge(lowered: Sequence[tuple[Range, Lowering]], symbols: Mapping[str, Symbo
             if let.setdefault(name, expr) != expr:
                 raise ValueError(f"the ranges of one plan mean different things by {name!r}")
         checks += [check for check in table["checks"] if check not in checks]
-        position = [_position(kernels, kernel) for kernel in lowering.kernels]
+        position = [place_of(kernel, kernels) for kernel in lowering.kernels]
         entries.append([_entry(table, entry, position) for entry in table["dispatch"]])
     head, middles, tail = _shared_ends(entries)
     dispatch: list[Json] = []
@@ -216,12 +216,6 @@ def merge(lowered: Sequence[tuple[Range, Lowering]], symbols: Mapping[str, Symbo
     if let:
         merged["let"] = let
     return Lowering(tuple(kernels), merged)
-
-
-def _position(kernels: list[KernelSpec], kernel: KernelSpec) -> int:
-    if kernel not in kernels:
-        kernels.append(kernel)
-    return kernels.index(kernel)
 
 
 def _entry(table: Json, entry: Json, position: Sequence[int]) -> Json:

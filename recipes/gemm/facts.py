@@ -190,6 +190,8 @@ class GemmFacts:
 
     def stacked_run(self) -> Run | None:
         """The run that `stacked` makes rows of: of several the innermost."""
+        if all(extent == 1 for extent in self.batch):
+            return None
         runs = reversed(self.batch_runs)
         return next((run for run in runs if _stacked(self, run) is not None), None)
 

@@ -4,7 +4,7 @@ and the cost model of `model` for more.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from cudnn_aot.compiler.graph.extents import Extent, SymExpr
 from cudnn_aot.compiler.planning.engine import PlanConfig
@@ -40,16 +40,20 @@ def recommend(
     declared, facts = facts, facts.stacked() or facts
     is_plain = not facts.epilogue.reductions and not facts.epilogue.nodes
     menu = menu_for(tile_class(facts), not is_plain) if SM90_PERSISTENT in offered else PLAIN
+    reason = tma.why_never(facts)
     if kind == "A":
+        engines = _of_few_rows(offered, reason is None)
         # Ranges are of one symbol: where the rows of all matrices have several, of those of each.
         has_several = isinstance(facts.m, SymExpr) and len(facts.m.symbols) > 1
         rows = declared.m if has_several else facts.m
-        ranges = _ranges(rows, offered, facts, target.sm_count, menu)
-        plans += ranges or _few_rows([facts.extents], offered, facts, target.sm_count)
+        ranges = []
+        if SM90_PERSISTENT in offered and reason is None:
+            ranges = _ranges(rows, engines, facts, target.sm_count, menu)
+        plans += ranges or _few_rows([facts.extents], engines, facts, target.sm_count)
     for engine_id in offered:
         if engine_id in (SM90_GEMV, SM90_ANY_STRIDE):
             continue
-        if engine_id == SM90_PERSISTENT and (reason := tma.why_never(facts)):
+        if engine_id == SM90_PERSISTENT and reason is not None:
             # Its other kernel has no schedule: all knobs build the same.
             plans.append(PlanConfig(engine_id, menu.fallback, f"no TMA: {reason}"))
         elif engine_id == SM90_PERSISTENT and kind == "FALLBACK":
@@ -67,8 +71,18 @@ def recommend(
     return plans
 
 
+def _of_few_rows(offered: Sequence[int], has_tma: bool) -> dict[type, int]:
+    """The engines among these whose schedules tables are of, by what those are."""
+    engines: dict[type, int] = {}
+    if SM90_PERSISTENT in offered and has_tma:
+        engines[GemmConfig] = SM90_PERSISTENT
+    if SM90_GEMV in offered:
+        engines[GemvConfig] = SM90_GEMV
+    return engines
+
+
 def _few_rows(
-    cases: Sequence[Extents], offered: Sequence[int], facts: GemmFacts, sm_count: int
+    cases: Sequence[Extents], engines: Mapping[type, int], facts: GemmFacts, sm_count: int
 ) -> Iterator[PlanConfig]:
     """Best first, where all of these extents are of few rows, and a table is of such matrices:
     16-bit and FP8 along K. A chain, or another GPU of as many SMs, changes the times more than the
@@ -82,11 +96,6 @@ def _few_rows(
         return
     if not all(few_rows.is_measured(extents, sm_count) for extents in cases):
         return
-    engines: dict[type, int] = {}
-    if SM90_PERSISTENT in offered and not tma.why_never(facts):
-        engines[GemmConfig] = SM90_PERSISTENT
-    if SM90_GEMV in offered:
-        engines[GemvConfig] = SM90_GEMV
     most, counted = cases[-1]["m"], "column" if facts.is_transposed else "row"
     times = table.times(most, cases[-1]["n"], cases[-1]["k"])
     for config in table.rank(cases, tuple(engines)):
@@ -101,17 +110,15 @@ def _ranked(engine_id: int, extents: Extents, sm_count: int, menu: Menu) -> list
 
 
 def _ranges(
-    rows: Extent, offered: Sequence[int], facts: GemmFacts, sm_count: int, menu: Menu
+    rows: Extent, engines: Mapping[type, int], facts: GemmFacts, sm_count: int, menu: Menu
 ) -> list[Ranges]:
     """One plan for all of symbolic ``rows``, with a schedule per range; none where one does for
     all.
     """
-    if SM90_PERSISTENT not in offered or tma.why_never(facts):
-        return []
 
     def best(values: Sequence[int], name: str) -> PlanConfig:
         cases = [facts.extents_at({name: value}) for value in values]
-        few = next(_few_rows(cases, offered, facts, sm_count), None)
+        few = next(_few_rows(cases, engines, facts, sm_count), None)
         return few or PlanConfig(SM90_PERSISTENT, best_sm90(cases, sm_count, menu))
 
     safe = PlanConfig(SM90_PERSISTENT, menu.fallback, "the smallest of everything")

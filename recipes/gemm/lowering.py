@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cudnn_aot.cache.spec import Frozen, KernelSpec
+from cudnn_aot.cache.spec import Frozen, KernelSpec, place_of
 from cudnn_aot.compiler.graph.extents import Extent, Symbol, SymExpr, extent_expr, mul
 from cudnn_aot.compiler.planning import expressions as ex
 from cudnn_aot.recipes.gemm.facts import VALUE, BlockScale, Epilogue, EpilogueOutput, GemmFacts
@@ -337,6 +337,11 @@ def _pruned(epilogue: Epilogue, absent: tuple[int, ...]) -> _Pruned:
     return _Pruned(tuple(products), tuple(inputs[i] for i in kept_inputs), Frozen(params))
 
 
+def epilogue_params(epilogue: Epilogue, absent: tuple[int, ...]) -> Frozen:
+    """An epilogue as a parameter of kernels, without what is for outputs of some uids alone."""
+    return _pruned(epilogue, absent).params
+
+
 def _output_param(output: EpilogueOutput, value: int) -> Json:
     param: Json = {"value": value, "dtype": output.operand.dtype}
     if (reduction := output.reduction) is not None:
@@ -469,9 +474,7 @@ class TableBuilder:
 
     def kernel(self, spec: KernelSpec) -> int:
         """Position of ``spec`` in the plan's kernels."""
-        if spec not in self.kernels:
-            self.kernels.append(spec)
-        return self.kernels.index(spec)
+        return place_of(spec, self.kernels)
 
     def add(self, name: str, guard: ex.Predicate, workspace: list[Json], steps: list[Json]) -> None:
         if guard is False:

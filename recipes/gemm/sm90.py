@@ -34,7 +34,7 @@ from cudnn_aot.recipes.gemm.config import (
     Schedule,
     tile_class,
 )
-from cudnn_aot.recipes.gemm.facts import FULL, GemmFacts
+from cudnn_aot.recipes.gemm.facts import FULL, Epilogue, GemmFacts
 from cudnn_aot.recipes.gemm.lowering import Json, KernelParts, TableBuilder
 from cudnn_aot.recipes.operand import FP8_DTYPES, Operand, bounds
 
@@ -142,7 +142,7 @@ def _add_tma_branch(builder: TableBuilder, form: Form, config: GemmConfig, targe
     params = tma_params(facts, config, parts, layout, store)
     if (piped := _piped(facts, config, parts)) is not None:
         position, operand = piped
-        params["epilogue"] = _with_piped(parts.epilogue, position)
+        params["epilogue"] = _with_piped(facts.epilogue, variant.absent, position)
         guard = ex.all_of(guard, tma.guard(operand, -1, runs))
     kernel = builder.kernel(kernel_spec(TMA_TEMPLATE, params, target))
     sm_count: ex.Expr = ["attr", "sm_count"]
@@ -197,10 +197,11 @@ def _piped(facts: GemmFacts, config: GemmConfig, parts: KernelParts) -> tuple[in
 
 
 @functools.lru_cache(maxsize=64)  # every range of a plan asks for the same
-def _with_piped(epilogue: Frozen, position: int) -> Frozen:
-    inputs = list(epilogue["inputs"])
+def _with_piped(epilogue: Epilogue, absent: tuple[int, ...], position: int) -> Frozen:
+    params = lowering.epilogue_params(epilogue, absent)
+    inputs = list(params["inputs"])
     inputs[position] = {**inputs[position], "kind": "piped"}
-    return Frozen({**epilogue, "inputs": inputs})
+    return Frozen({**params, "inputs": inputs})
 
 
 def _loads(facts: GemmFacts, config: GemmConfig) -> Json:
