@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cudnn_aot.cache.spec import KernelSpec, kernel_spec
+from cudnn_aot.cache.spec import KernelSpec, kernel_spec, place_of
 from cudnn_aot.compiler.graph.extents import Extent, extent_expr
 from cudnn_aot.compiler.planning import expressions as ex
 from cudnn_aot.compiler.planning.engine import Lowering
@@ -50,9 +50,7 @@ def lower(facts: MoeFacts, target: Target, *branches: Branch) -> Lowering:
 
     def step(template: str, params: Json, arguments: list[Json]) -> Json:
         spec = kernel_spec(template, params, target)
-        if spec not in kernels:
-            kernels.append(spec)
-        return {"step": "kernel", "kernel": kernels.index(spec), "args": launch + arguments}
+        return {"step": "kernel", "kernel": place_of(spec, kernels), "args": launch + arguments}
 
     rows: list[tuple[str, ex.Predicate, list[Json]]] = [("empty", _is_empty(facts), [])]
     for branch in branches:
