@@ -111,8 +111,8 @@ def _by_rows(form: Form, config: GemmConfig) -> Iterator[Form]:
     if isinstance(facts.m, SymExpr) and len(facts.m.symbols) == 1 and low <= FEW_ROWS < high:
         (name,) = facts.m.symbols
         symbol = facts.symbols[name]
-        most = FEW_ROWS // facts.m.coef
-        few = Symbol(min=symbol.min, max=most, multiple_of=symbol.multiple_of)
+        least, most = max(symbol.min, 1), FEW_ROWS // facts.m.coef  # no rows are no work
+        few = Symbol(min=least, max=most, multiple_of=symbol.multiple_of)
         if few.why_not() is None:
             guard = ex.all_of(form.guard, ex.lt(extent_expr(facts.m), FEW_ROWS + 1))
             narrowed = replace(facts, symbols={**facts.symbols, name: few})

@@ -451,6 +451,17 @@ def test_one_schedule_for_few_rows_and_many_loads_each_in_its_way(make, most):
     assert len([spec for spec in planned.kernels if "tile" in spec.params]) == 1
 
 
+@pytest.mark.parametrize(
+    ("extent", "multiple"), [("300*S", 1), ("S", 320)], ids=["multiples", "multiple_of"]
+)
+def test_no_rows_are_not_few(extent, multiple):
+    """They are the only ones below `FEW_ROWS`, and need no kernel."""
+    symbols = rows("S", 0, 6400, multiple_of=multiple)
+    plans = listed(gemm_graphs.plain("g", extent, 512, 1024, symbols=symbols))
+    planned = plans.lower(plans.append(ENGINE, GemmConfig(64, 64, 64, 1, 1, 2).to_public()))
+    assert [*planned.table["branches"]] == ["empty", "tma", "any_stride"]
+
+
 @pytest.mark.parametrize("splits", CLUSTER_SPLITS)
 def test_a_k_of_fewer_tiles_than_blocks_that_split_it_goes_to_the_branch_for_any_strides(splits):
     """Each block of a cluster has work; stream-K leaves a short K whole."""
