@@ -103,8 +103,8 @@ def pinned(extent: Extent, symbols: Mapping[str, Symbol]) -> Extent:
 def solve(
     told: Iterable[tuple[Extent, int | None]], symbols: Mapping[str, Symbol]
 ) -> dict[str, int] | None:
-    """The values of all symbols as extents with known values tell them; None where they do not tell
-    one, or one that is not in its domain, and where an extent is another number.
+    """The values of all symbols as extents with known values tell them, in their domains or not;
+    None where they do not tell one, and where an extent is another number.
     """
     values: dict[str, int] = {}
     for extent, value in told:
@@ -112,8 +112,4 @@ def solve(
             return None  # most of a tuning file is about other graphs
         if isinstance(extent, SymExpr) and len(extent.symbols) == 1 and value is not None:
             values.setdefault(extent.symbols[0], value // extent.coef)
-    if values.keys() != symbols.keys():
-        return None
-    if any(symbol.refuse(values[name]) for name, symbol in symbols.items()):
-        return None
-    return values
+    return values if values.keys() == symbols.keys() else None

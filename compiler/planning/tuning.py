@@ -82,8 +82,8 @@ class Tuning:
         return about.get(tuple(sorted(facts.extents.items()))) if about else None
 
     def points(self, family: str, facts: Any, target: Target) -> list[tuple[dict[str, int], Entry]]:
-        """Of a graph with symbols, the values of them for which plans were measured, ascending,
-        and what was measured there.
+        """Of a graph with symbols, the values of them for which plans were measured, ascending, in
+        their domains or not, and what was measured there.
         """
         if not facts.symbols:
             return []

@@ -220,8 +220,8 @@ class GemmFacts:
         }
 
     def symbols_at(self, extents: Mapping[str, int]) -> dict[str, int] | None:
-        """The values of all symbols for which `extents_at` gives these extents; None where there
-        are none, or extents do not tell one.
+        """The values of all symbols for which `extents_at` gives these extents, in their domains or
+        not; None where there are none, or extents do not tell one.
         """
         fixed = math.prod([extent for extent in self.batch if isinstance(extent, int)])
         open_batch = [extent for extent in self.batch if isinstance(extent, SymExpr)]

@@ -99,8 +99,8 @@ class MoeFacts:
         return {name: evaluate(extent, values) for name, extent in self.named_extents.items()}
 
     def symbols_at(self, extents: Mapping[str, int]) -> dict[str, int] | None:
-        """The values of all symbols for which `extents_at` gives these extents; None where there
-        are none, or extents do not tell one.
+        """The values of all symbols for which `extents_at` gives these extents, in their domains or
+        not; None where there are none, or extents do not tell one.
         """
         told = [(extent, extents.get(name)) for name, extent in self.named_extents.items()]
         values = solve(told, self.symbols)

@@ -98,6 +98,16 @@ def test_ranges_are_what_is_shipped(ship: Ship) -> None:
     assert [part.knobs for part in plan_graph(layer("M"), H200).ranges][1:3] == [SPLIT, WIDE]
 
 
+def test_values_that_a_symbol_may_not_have_count_too(ship: Ship) -> None:
+    """Two tiles of 64 rows have 65 as well as 128."""
+    ship(entry(64, SPLIT), entry(128, WIDE))
+    symbols = {"M": {"min": 1, "max": 100}}
+    plans = PlanList(gemm_graphs.plain("g", "M", 4096, 4096, symbols=symbols).freeze(), H200)
+    whys = {words: why for words, _, why in plans.ranges(0)}
+    assert whys["M=16..64"] == "measured on h200 at M=64 (shipped)"
+    assert whys["M=65..100"] == "measured on h200 at M=128 (shipped)"
+
+
 def test_a_file_of_ones_own_takes_the_place_of_what_is_shipped(ship: Ship) -> None:
     ranked = names_and_whys(PlanList(layer(), H200))
     ship(entry(16, SPLIT), entry(64, WIDE, SPLIT))
