@@ -15,6 +15,7 @@ from pathlib import Path
 from cudnn_aot.compiler.planning import manifest
 from cudnn_aot.compiler.planning.tuning import Tuning, load_tuning
 from cudnn_aot.compiler.target.target import Target
+from cudnn_aot.errors import RequirementError, UsageError
 
 FOLDER = "tuning"
 
@@ -56,9 +57,19 @@ _over = functools.lru_cache(maxsize=8)(Tuning.over)  # all graphs of a build ask
 
 @functools.cache
 def _load(path: Path) -> Tuning:
-    return load_tuning(path, is_shipped=True)
+    try:
+        return load_tuning(path, is_shipped=True)
+    except UsageError as error:
+        raise _damaged(str(error)) from None
 
 
 @functools.cache
 def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise _damaged(f"tuning file {str(path)!r}: {error.strerror or error}") from None
+
+
+def _damaged(what: str) -> RequirementError:
+    return RequirementError(f"{what}; it comes with cudnn-aot: reinstall that")

@@ -25,7 +25,7 @@ from cudnn_aot.compiler.planning.plan import plan_configs, plan_graph, plan_key
 from cudnn_aot.compiler.planning.plan_list import PlanList
 from cudnn_aot.compiler.planning.tuning import Tuning, read_entries
 from cudnn_aot.compiler.target.target import known_targets, load_target
-from cudnn_aot.errors import UsageError
+from cudnn_aot.errors import RequirementError
 
 H200, H100 = load_target("h200"), load_target("h100")
 ENGINE = "gemm.sm90.persistent"
@@ -177,8 +177,14 @@ def test_a_key_reads_no_entries(ship: Ship, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_file_that_is_none_is_named(ship: Ship) -> None:
     path = ship()
     path.write_text("{")
-    with pytest.raises(UsageError, match=f"tuning file '{path}' is not JSON"):
+    with pytest.raises(RequirementError) as damaged:
         PlanList(layer(), H200)
+    assert str(damaged.value).startswith(f"tuning file '{path}' is not JSON: ")
+    assert str(damaged.value).endswith("; it comes with cudnn-aot: reinstall that")
+    path.unlink()  # between a look and the next
+    for plan in (plan_key, plan_graph):
+        with pytest.raises(RequirementError, match="No such file or directory; it comes with"):
+            plan(layer(), H200)
 
 
 def test_a_file_lies_beside_the_heuristics(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
