@@ -93,7 +93,14 @@ def _choice(e: Explanation) -> list[str]:
     lines = [f"A build takes plan {e.chosen.place}: it runs {what}."]
     if e.chosen.kernels:
         lines = [f"A build takes plan {e.chosen.place}: it runs {kernels} of {templates}."]
-    return [*lines, f"Each call goes to the first branch that fits it: {_some(e.chosen.branches)}."]
+    lines.append(f"Each call goes to the first branch that fits it: {_some(e.chosen.branches)}.")
+    by_size: dict[int, list[str]] = {}
+    for name, size in e.chosen.aligned:
+        by_size.setdefault(size, []).append(repr(name))
+    for size, names in by_size.items():
+        wanted = f"want addresses that are multiples of {size} bytes"
+        lines.append(f"Some of these {wanted}: {_some(tuple(names))}.")
+    return lines
 
 
 def _stored(e: Explanation) -> list[str]:

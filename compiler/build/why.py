@@ -7,7 +7,7 @@ graph is `compiler.build.why_stored`. `Explanation.to_json` is the schema of ``w
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -72,12 +72,20 @@ class RankedPlan:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The plan that a build takes: its place in the list, counted from 1, and what it runs."""
+    """The plan that a build takes: its place in the list, counted from 1, and what it runs.
+
+    Attributes:
+        kernels: template and key of each.
+        aligned: name of each operand that some branch wants at an address of whole so many bytes; a
+            call whose address is another goes to a branch behind it.
+        blobs: plans of cuDNN's.
+    """
 
     place: int
-    kernels: tuple[tuple[str, str], ...]  # template and key of each
+    kernels: tuple[tuple[str, str], ...]
     branches: tuple[str, ...]
-    blobs: int = 0  # plans of cuDNN's
+    aligned: tuple[tuple[str, int], ...] = ()
+    blobs: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +134,7 @@ class Explanation:
             document["chosen"]["kernels"] = [
                 {"template": template, "key": key} for template, key in self.chosen.kernels
             ]
+            document["chosen"]["aligned"] = dict(self.chosen.aligned)
         return document
 
 
@@ -216,7 +225,26 @@ def _explain_choice(about: dict[str, Any], plans: PlanList, listed: dict[str, An
 
 def _chosen(index: int, planned: Planned) -> Chosen:
     kernels = tuple((spec.template, spec.key) for spec in planned.kernels)
-    return Chosen(index + 1, kernels, tuple(planned.table["branches"]), len(planned.blobs))
+    branches, aligned = tuple(planned.table["branches"]), tuple(_aligned(planned.table))
+    return Chosen(index + 1, kernels, branches, aligned, len(planned.blobs))
+
+
+def _aligned(table: dict[str, Any]) -> Iterator[tuple[str, int]]:
+    """The operands of whose addresses guards ask something, in the table's order, and how many
+    bytes at most.
+    """
+    wanted: dict[int, int] = {}
+    left: list[Any] = [entry["when"] for entry in table["dispatch"]]
+    while left:
+        predicate = left.pop()
+        if isinstance(predicate, list | tuple) and predicate[0] == "aligned":
+            _, uid, size = predicate
+            wanted[uid] = max(size, wanted.get(uid, 0))
+        elif isinstance(predicate, list | tuple) and predicate[0] in ("and", "or", "not"):
+            left += predicate[1:]
+    for operand in table["operands"]:
+        if operand["uid"] in wanted:
+            yield operand["name"], wanted[operand["uid"]]
 
 
 def _ranked(plans: PlanList, index: int, mode: str, is_tried: bool) -> RankedPlan:

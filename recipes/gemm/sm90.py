@@ -67,8 +67,10 @@ class ScheduledEngine(Engine):
 class GemmSm90Persistent(ScheduledEngine):
     """Persistent TMA + WGMMA, cooperative or ping-pong math warpgroups, split of K or stream-K.
 
-    Sums of FP8 products are fp32: the tensor cores, which keep fewer bits, add up 256 of K alone,
-    128 of blocks with scales. Those of INT8 are INT32, exact whatever splits K.
+    Cooperative ones that leave K whole load the first 16-bit matrix of an epilogue by TMA: a call's
+    has to be as aligned as A and B for the fast branch. Sums of FP8 products are fp32: the tensor
+    cores, which keep fewer bits, add up 256 of K alone, 128 of blocks with scales. Those of INT8
+    are INT32, exact whatever splits K.
     """
 
     name = "gemm.sm90.persistent"

@@ -11,6 +11,7 @@ from cudnn_stand_in import ABSENT, FOUND, CudnnStandIn
 
 from cudnn_aot.cache import layout, spec
 from cudnn_aot.cache.reader import StoreReader
+from cudnn_aot.cli.why_text import describe
 from cudnn_aot.compiler.build import driver, why
 from cudnn_aot.compiler.build.nearest import nearest_entry
 from cudnn_aot.compiler.build.sources import Source
@@ -22,7 +23,7 @@ from cudnn_aot.compiler.planning import plan as planning
 from cudnn_aot.compiler.planning.cudnn import Cudnn
 from cudnn_aot.compiler.planning.engine import Refusal
 from cudnn_aot.compiler.planning.plan import plan_graph
-from cudnn_aot.compiler.planning.tuning import load_tuning
+from cudnn_aot.compiler.planning.tuning import Tuning, load_tuning
 from cudnn_aot.compiler.target.target import load_target
 from cudnn_aot.errors import CompileError
 from cudnn_aot.recipes.gemm import sm90
@@ -50,6 +51,27 @@ def test_the_choice_is_what_a_build_plans():
         assert verdicts["gemm.sm90.persistent"] is None
         assert "cuda target" in verdicts["gemm.host.blocked"]
         json.dumps(explained.to_json())
+
+
+@pytest.mark.parametrize("piped", [True, False])
+def test_it_says_whose_addresses_decide_the_branch(piped: bool):
+    """What TMA loads or stores: a residual too, where it comes as the matrices do."""
+    stride = [4096 * 4096, 4096, 1] if piped else [4096 * 4096, 1, 4096]
+    g = gemm_graphs.graph("g")
+    a = gemm_graphs.operand(g, "A", 4096, 512)
+    y = g.matmul(a, gemm_graphs.operand(g, "B", 512, 4096, transposed=True))
+    y = g.add(y, g.tensor(name="residual", dim=[1, 4096, 4096], stride=stride))
+    y.set_output(True).set_data_type(gemm_graphs.BF16).set_name("Y")
+    wide = {"TILE_M": 128, "TILE_N": 256, "TILEK": 64, "TILE_CGA_M": 2, "TILE_CGA_N": 1}
+    knobs = {**wide, "SPLIT_K_SLC": 1, "STREAM_K": 0, "WARP_SPEC_CFG": 0}
+    plans = [{"engine": "gemm.sm90.persistent", "knobs": knobs}]
+    about = why.explain(source(g), H200).tuning_entry
+    explained = why.explain(source(g), H200, tuning=Tuning([{**about, "plans": plans}]))
+    assert explained.chosen is not None and explained.plans[0].why == "measured"
+    names = ["A", "B", *["residual"] * piped, "Y"]
+    assert explained.to_json()["chosen"]["aligned"] == dict.fromkeys(names, 16)
+    said = f"want addresses that are multiples of 16 bytes: {', '.join(map(repr, names))}."
+    assert [line for line in describe(explained, None) if line.endswith(said)]
 
 
 def test_every_plan_has_its_mode_and_reason():
