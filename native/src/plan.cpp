@@ -25,6 +25,18 @@ bool HasGaps(const Operand& operand, const Slot& slot, const Frame& frame) {
   return bytes < slot.nbytes;
 }
 
+// A value as an expression gave it: "stride 8 on axis 0" where that is one of the operand's
+// strides, or a choice that took one.
+std::string InWords(int64_t value, const Node* node, const ExprPool& pool, const Operand* operand,
+                    const Frame& frame) {
+  if (node->op == Op::kSelect) node = &pool.at(node->b);
+  int axis = operand != nullptr && node->op == Op::kStride ? node->a - operand->base : -1;
+  if (axis < 0 || axis >= operand->rank || frame.strides[node->a] != value) {
+    return std::to_string(value);
+  }
+  return "stride " + std::to_string(value) + " on axis " + std::to_string(axis);
+}
+
 }  // namespace
 
 Plan::Plan(Table table, std::vector<std::shared_ptr<const Kernel>> kernels,
@@ -75,7 +87,8 @@ void Plan::RunChecks(const Frame& frame) const {
         int64_t by = pool.Eval(check.b, env);
         if (by <= 0) RefuseDivisor(by);
         if (value % by != 0) {
-          refuse("divisible", std::to_string(value), "a multiple of " + std::to_string(by));
+          refuse("divisible", InWords(value, &pool.at(check.a), pool, operand, frame),
+                 "a multiple of " + std::to_string(by));
         }
         break;
       }
@@ -84,7 +97,7 @@ void Plan::RunChecks(const Frame& frame) const {
         int64_t low = pool.Eval(check.min, env);
         int64_t high = pool.Eval(check.max, env);
         if (value < low || value > high) {
-          refuse("range", std::to_string(value),
+          refuse("range", InWords(value, &pool.at(check.a), pool, operand, frame),
                  std::to_string(low) + " to " + std::to_string(high));
         }
         break;
@@ -92,7 +105,9 @@ void Plan::RunChecks(const Frame& frame) const {
       case Check::Rule::kEqual: {
         int64_t a = pool.Eval(check.a, env);
         int64_t b = pool.Eval(check.b, env);
-        if (a != b) refuse("equal", std::to_string(a), std::to_string(b));
+        if (a != b) {
+          refuse("equal", InWords(a, &pool.at(check.a), pool, operand, frame), std::to_string(b));
+        }
         break;
       }
     }

@@ -457,10 +457,32 @@ def test_wrong_device_and_read_only():
         (
             {"rule": "divisible", "expr": ["stride", 1, 0], "by": 8},
             (0, 5, 1),
-            "got 5, want a multiple of 8",
+            "got stride 5 on axis 0, want a multiple of 8",
         ),
         ({"rule": "range", "expr": ["stride", 1, 0], "min": 0, "max": 4}, (0, 8, 1), "0 to 4"),
-        ({"rule": "equal", "a": ["stride", 1, 0], "b": 4}, (0, 8, 1), "got 8, want 4"),
+        (
+            {"rule": "equal", "a": ["stride", 1, 0], "b": 4},
+            (0, 8, 1),
+            "got stride 8 on axis 0, want 4",
+        ),
+        (
+            {
+                "rule": "equal",
+                "a": ["select", ["lt", 1, ["dim", 1, 0]], ["stride", 1, 0], 4],
+                "b": 4,
+            },
+            (0, 8, 1),
+            "got stride 8 on axis 0, want 4",
+        ),
+        (
+            {
+                "rule": "equal",
+                "a": ["select", ["lt", 1, ["stride", 1, 0]], 7, ["stride", 1, 0]],
+                "b": ["select", ["eq", ["stride", 1, 0], 4], 7, 6],
+            },
+            (0, 8, 1),
+            "got 7, want 6",
+        ),
     ],
     ids=lambda value: value.get("rule") if isinstance(value, dict) else "",
 )
