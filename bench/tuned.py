@@ -37,6 +37,7 @@ from replay import medians, need_gpu, sets_for, torch
 
 from cudnn_aot.cache.canonical import canonical_bytes
 from cudnn_aot.compiler.planning.tuning import FORMAT, read_entries
+from cudnn_aot.errors import UsageError
 
 # (N, K) of the projections: qkv, o, gate and up in one, down.
 MODELS = {
@@ -142,6 +143,11 @@ def first_plans(points: Sequence[Times]) -> list[str]:
 
 def shipped(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The entries of the shipped file, out of those of `tune`."""
+    for place, entry in enumerate(entries):
+        if reason := _why_not_measured(entry):
+            raise UsageError(
+                f"entries[{place}]: {reason}, want what `cudnn-aot tune` writes of a GEMM"
+            )
     graphs: dict[bytes, list[Mapping[str, Any]]] = {}
     for entry in sorted(entries, key=lambda entry: entry["extents"]["m"]):
         others = {name: value for name, value in entry["extents"].items() if name != "m"}
@@ -156,6 +162,16 @@ def shipped(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             others.remove(plans[first])
             made.append({**entry, "plans": [plans[first], *others[: KEPT - 1]]})
     return made
+
+
+def _why_not_measured(entry: Mapping[str, Any]) -> str | None:
+    if "m" not in entry["extents"]:
+        return "it has no extent m"
+    if not entry["plans"]:
+        return "it has no plans"
+    times = (plan.get("us") for plan in entry["plans"])
+    wrong = [us for us in times if not (isinstance(us, int | float) and us > 0)]
+    return f"us of a plan is {wrong[0]!r}" if wrong else None
 
 
 def _identity(plan: Mapping[str, Any]) -> str:

@@ -206,6 +206,27 @@ def test_an_entry_that_is_shipped_has_some_of_the_plans(tmp_path: Path) -> None:
     assert found[8, 1] == [12, 1, 2, 3, 4, 5, 6, 7]
 
 
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"plans": [{"engine": "e", "knobs": {"TILE_M": 1}}]}, "us of a plan is None"),
+        ({"plans": [{"engine": "e", "knobs": {"TILE_M": 1}, "us": 0}]}, "us of a plan is 0"),
+        ({"plans": []}, "it has no plans"),
+        ({"extents": {"tokens": 8}}, "it has no extent m"),
+    ],
+)
+def test_what_was_not_measured_is_not_shipped(tmp_path: Path, change: Any, reason: str) -> None:
+    measured = tuning_file(tmp_path / "in.json", {(8, 1): {1: 1.0}})
+    (entry,) = read_entries(measured)
+    measured.write_text(json.dumps({"format": 1, "entries": [entry | change]}))
+    before = measured.read_text()
+    command = [sys.executable, str(BENCH / "tuned.py"), "--ship", str(measured), str(measured)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    want = f"error: entries[0]: {reason}, want what `cudnn-aot tune` writes of a GEMM\n"
+    assert (done.returncode, done.stderr) == (2, want)
+    assert measured.read_text() == before
+
+
 def test_nothing_measured_ships_a_file_of_nothing(tmp_path: Path) -> None:
     measured = tmp_path / "in.json"
     measured.write_text('{"format": 1, "entries": []}')
