@@ -11,6 +11,16 @@ from cudnn_aot.compiler.graph.extents import Extent, Symbol, SymExpr, make
 from cudnn_aot.compiler.graph.tensor import Tensor
 
 INT32_MAX = 2**31 - 1
+ALIGN_BYTES = 16  # of what TMA moves: its address, and its steps on all axes but one
+DTYPE_BYTES = {
+    "FLOAT": 4,
+    "HALF": 2,
+    "BFLOAT16": 2,
+    "FP8_E4M3": 1,
+    "FP8_E5M2": 1,
+    "INT8": 1,
+    "INT32": 4,
+}
 FP8_DTYPES = ("FP8_E4M3", "FP8_E5M2")
 
 
@@ -98,6 +108,16 @@ def pinned(extent: Extent, symbols: Mapping[str, Symbol]) -> Extent:
         else:
             left.append(name)
     return make(coef, left)
+
+
+def is_multiple(extent: Extent, of: int, symbols: Mapping[str, Symbol]) -> bool:
+    """Whether every value of ``extent`` in the declared domain is a multiple of ``of``."""
+    if not isinstance(extent, SymExpr):
+        return extent % of == 0
+    known = extent.coef
+    for name in extent.symbols:
+        known *= symbols[name].multiple_of
+    return known % of == 0
 
 
 def solve(

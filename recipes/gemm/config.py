@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from cudnn_aot.compiler.planning.knobs import knob_type
 from cudnn_aot.recipes.gemm.facts import GemmFacts
-from cudnn_aot.recipes.gemm.lowering import DTYPE_BYTES
+from cudnn_aot.recipes.operand import DTYPE_BYTES
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -17,7 +17,17 @@ from typing import Any
 
 from cudnn_aot.compiler.graph.extents import Extent, Symbol, SymExpr, evaluate, mul
 from cudnn_aot.recipes.gemm.runs import Run
-from cudnn_aot.recipes.operand import INT32_MAX, Operand, bounds, in_words, pinned, solve
+from cudnn_aot.recipes.operand import (
+    ALIGN_BYTES,
+    DTYPE_BYTES,
+    INT32_MAX,
+    Operand,
+    bounds,
+    in_words,
+    is_multiple,
+    pinned,
+    solve,
+)
 
 # Broadcast kinds of an epilogue input against the (m, n) result.
 FULL, ROW, COL, SCALAR, VALUE = "full", "row", "col", "scalar", "value"
@@ -235,7 +245,9 @@ class GemmFacts:
 
     @property
     def layout_class(self) -> str:
-        """What kernels are shared by, in words: types, majors, and the shape of the epilogue."""
+        """What kernels are shared by, in words: types, majors, the shape of the epilogue, and
+        whether the steps of A or B keep TMA from loading it.
+        """
         majors = "".join(self.majors() or ("?", "?"))
         types = f"{self.a.dtype}x{self.b.dtype}"
         for b in self.other_b:
@@ -248,7 +260,9 @@ class GemmFacts:
             blocks = (f"{scale.rows}x{scale.depth}" if scale else "1" for scale in self.scales)
             types += f" by {'+'.join(blocks)}"
         runs = f" in {len(self.batch_runs)} runs" if len(self.batch_runs) > 1 else ""
-        return f"{types} {majors} [{inputs}] {chain} -> {outputs}{runs}"
+        is_aligned = all(_is_aligned(operand, self.symbols) for operand in (self.a, *self.every_b))
+        alignment = "" if is_aligned else " unaligned"
+        return f"{types} {majors} [{inputs}] {chain} -> {outputs}{runs}{alignment}"
 
     def describe(self) -> dict[str, Any]:
         """The facts in words, for a person: as the graph has them."""
@@ -313,6 +327,15 @@ _OTHER_AXES = {"m": "n", "n": "m", "mn": "mn"}
 def _unit_axis(operand: Operand, names: Mapping[int, str]) -> str | None:
     unit = [name for axis, name in names.items() if operand.stride[operand.axis(axis)] == 1]
     return unit[0] if unit else None
+
+
+def _is_aligned(operand: Operand, symbols: Mapping[str, Symbol]) -> bool:
+    axes = [operand.axis(-2), operand.axis(-1), *operand.batch_axes]
+    strides = [operand.stride[axis] for axis in axes]
+    if 1 in strides:
+        strides.remove(1)
+    step = ALIGN_BYTES // DTYPE_BYTES[operand.dtype]
+    return all(stride != 0 and is_multiple(stride, step, symbols) for stride in strides)
 
 
 def _output_class(output: EpilogueOutput) -> str:

@@ -21,7 +21,7 @@ from cudnn_aot.recipes.gemm.capability import SM90, GemmCapability
 from cudnn_aot.recipes.gemm.config import GemvConfig
 from cudnn_aot.recipes.gemm.facts import GemmFacts
 from cudnn_aot.recipes.gemm.sm90 import ScheduledEngine
-from cudnn_aot.recipes.operand import bounds
+from cudnn_aot.recipes.operand import ALIGN_BYTES, bounds, is_multiple
 
 TEMPLATE = "gemm.kernels.gemv:matmul"
 K_MULTIPLE = 8  # elements of a 16-byte load
@@ -44,7 +44,7 @@ class GemvCapability(GemmCapability):
         for operand, axis in ((facts.a, -1), (facts.b, -2)):
             if reason := tma.why_not_operand(operand, axis, facts.symbols, facts.batch_runs):
                 return reason
-        if not lowering.is_multiple(facts.k, K_MULTIPLE, facts.symbols):
+        if not is_multiple(facts.k, K_MULTIPLE, facts.symbols):
             return f"K is {facts.k}, want a multiple of {K_MULTIPLE}"
         return None
 
@@ -54,7 +54,7 @@ class GemmSm90Gemv(ScheduledEngine):
 
     name = "gemm.sm90.gemv"
     schedule = GemvConfig
-    caps = (GemvCapability(dtypes=("BFLOAT16", "HALF"), alignment_bytes=tma.ALIGN_BYTES, **SM90),)
+    caps = (GemvCapability(dtypes=("BFLOAT16", "HALF"), alignment_bytes=ALIGN_BYTES, **SM90),)
 
     def configs(self, facts: GemmFacts, target: Target) -> Iterable[GemvConfig]:
         has_few = bounds((facts.stacked() or facts).m, facts.symbols)[0] <= MAX_ROWS

@@ -11,26 +11,17 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from cudnn_aot.cache.spec import Frozen, KernelSpec, place_of
-from cudnn_aot.compiler.graph.extents import Extent, Symbol, SymExpr, extent_expr, mul
+from cudnn_aot.compiler.graph.extents import Extent, extent_expr, mul
 from cudnn_aot.compiler.planning import expressions as ex
 from cudnn_aot.recipes.gemm.facts import VALUE, BlockScale, Epilogue, EpilogueOutput, GemmFacts
 from cudnn_aot.recipes.gemm.runs import Run
 from cudnn_aot.recipes.operand import INT32_MAX, Operand, bounds
 
-DTYPE_BYTES = {
-    "FLOAT": 4,
-    "HALF": 2,
-    "BFLOAT16": 2,
-    "FP8_E4M3": 1,
-    "FP8_E5M2": 1,
-    "INT8": 1,
-    "INT32": 4,
-}
 WORKSPACE_ALIGN_BYTES = 256
 
 Json = dict[str, Any]
@@ -65,16 +56,6 @@ def problem(facts: GemmFacts) -> Problem:
 
 def _product(extents: Iterable[Extent]) -> ex.Expr:
     return ex.mul(*(extent_expr(extent) for extent in extents))
-
-
-def is_multiple(extent: Extent, of: int, symbols: Mapping[str, Symbol]) -> bool:
-    """Whether every value of ``extent`` in the declared domain is a multiple of ``of``."""
-    if not isinstance(extent, SymExpr):
-        return extent % of == 0
-    known = extent.coef
-    for name in extent.symbols:
-        known *= symbols[name].multiple_of
-    return known % of == 0
 
 
 # --- operands and checks -------------------------------------------------------------------------

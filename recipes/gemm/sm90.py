@@ -36,7 +36,7 @@ from cudnn_aot.recipes.gemm.config import (
 )
 from cudnn_aot.recipes.gemm.facts import FULL, Epilogue, GemmFacts
 from cudnn_aot.recipes.gemm.lowering import Json, KernelParts, TableBuilder
-from cudnn_aot.recipes.operand import FP8_DTYPES, Operand, bounds
+from cudnn_aot.recipes.operand import ALIGN_BYTES, FP8_DTYPES, Operand, bounds, is_multiple
 
 TMA_TEMPLATE = "gemm.kernels.sm90:matmul"
 # Rows of the result, of which a warpgroup leaves one partial value of a reduction.
@@ -79,7 +79,7 @@ class GemmSm90Persistent(ScheduledEngine):
         GemmCapability(
             dtypes=("BFLOAT16", "HALF", *FP8_DTYPES, "INT8"),
             absent=(("FLOAT", "tensor cores multiply it as TF32, with 10 of its 23 bits"),),
-            alignment_bytes=tma.ALIGN_BYTES,
+            alignment_bytes=ALIGN_BYTES,
             **SM90,
             **FUSED,
         ),
@@ -228,7 +228,7 @@ def _a_boxes(facts: GemmFacts, config: GemmConfig) -> list[int]:
     """Rows of A that a load brings: fewer than the tile's where the matrix may not have those, as
     rows outside of it take longer than others.
     """
-    is_whole = lowering.is_multiple(facts.m, config.tile_m, facts.symbols)
+    is_whole = is_multiple(facts.m, config.tile_m, facts.symbols)
     majors = facts.majors() or ("", "")
     if is_whole or _is_long(facts) or config.cluster_n > 1 or majors[0] != "k":
         return [config.tile_m]

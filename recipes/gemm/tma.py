@@ -15,9 +15,14 @@ from cudnn_aot.compiler.planning import expressions as ex
 from cudnn_aot.recipes.gemm import lowering
 from cudnn_aot.recipes.gemm.facts import GemmFacts
 from cudnn_aot.recipes.gemm.runs import Run
-from cudnn_aot.recipes.operand import Operand, bounds
+from cudnn_aot.recipes.operand import (
+    ALIGN_BYTES,
+    DTYPE_BYTES,
+    Operand,
+    bounds,
+    is_multiple,
+)
 
-ALIGN_BYTES = 16
 # Of blocks that have a scale: a k tile of FP8, and the columns of the least tile.
 SCALED_DEPTH, SCALED_COLUMNS = 128, 32
 
@@ -55,7 +60,7 @@ def guard(operand: Operand, unit_axis: int, runs: tuple[Run, ...] | None = None)
 
 def step_elements(operand: Operand) -> int:
     """What strides are multiples of, in elements."""
-    return ALIGN_BYTES // lowering.DTYPE_BYTES[operand.dtype]
+    return ALIGN_BYTES // DTYPE_BYTES[operand.dtype]
 
 
 def matrices(facts: GemmFacts, axes: tuple[int, int]) -> list[tuple[Operand, int]]:
@@ -83,7 +88,7 @@ def why_not(facts: GemmFacts, outputs: Sequence[Operand]) -> str | None:
         return f"{facts.a.name!r} or {facts.b.name!r} has no contiguous axis"
     if reason := _why_not_scaled(facts):
         return reason
-    if lowering.DTYPE_BYTES[facts.a.dtype] == 1 and facts.majors() != ("k", "k"):
+    if DTYPE_BYTES[facts.a.dtype] == 1 and facts.majors() != ("k", "k"):
         return f"{facts.a.name!r} and {facts.b.name!r} are 8-bit and not both contiguous along K"
     for operand, axis in matrices(facts, axes):
         if operand.stride[operand.axis(axis)] != 1:
@@ -147,7 +152,7 @@ def why_not_operand(
         stride = operand.stride[axis]
         if stride == 0:
             return f"stride of {operand.name!r} on axis {axis} is 0"
-        if not lowering.is_multiple(stride, step_elements(operand), symbols):
+        if not is_multiple(stride, step_elements(operand), symbols):
             verb = "is not" if isinstance(stride, int) else "need not be"
             return (
                 f"stride {stride} of {operand.name!r} on axis {axis} {verb} "

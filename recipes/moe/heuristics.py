@@ -15,11 +15,11 @@ from cudnn_aot.compiler.planning.engine import PlanConfig
 from cudnn_aot.compiler.planning.ranges import Ranges, by_rows
 from cudnn_aot.compiler.target.target import Target
 from cudnn_aot.recipes.gemm.config import TileClass
-from cudnn_aot.recipes.gemm.lowering import DTYPE_BYTES
 from cudnn_aot.recipes.gemm.model import Extents, Menu, best_sm90, menu_for, rank_sm90
 from cudnn_aot.recipes.moe import tma
 from cudnn_aot.recipes.moe.config import MoeConfig
 from cudnn_aot.recipes.moe.facts import MoeFacts
+from cudnn_aot.recipes.operand import DTYPE_BYTES
 
 SM90_PERSISTENT = 20_102
 # As the model has them. What wins ties first: smaller tiles.

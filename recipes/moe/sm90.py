@@ -14,16 +14,14 @@ from typing import Any
 from cudnn_aot.compiler.graph.enums import numerical_note
 from cudnn_aot.compiler.planning.engine import Lowering, Refusal
 from cudnn_aot.compiler.target.target import Target
-from cudnn_aot.recipes.gemm import tma as gemm_tma
 from cudnn_aot.recipes.gemm.capability import SM90
-from cudnn_aot.recipes.gemm.lowering import DTYPE_BYTES
 from cudnn_aot.recipes.gemm.sm90 import A_PARTS, ScheduledEngine
 from cudnn_aot.recipes.moe import lowering, tma
 from cudnn_aot.recipes.moe.any_stride import any_stride_branch, zero_template
 from cudnn_aot.recipes.moe.capability import MoeCapability
 from cudnn_aot.recipes.moe.config import MoeConfig
 from cudnn_aot.recipes.moe.facts import MoeFacts
-from cudnn_aot.recipes.operand import FP8_DTYPES
+from cudnn_aot.recipes.operand import ALIGN_BYTES, DTYPE_BYTES, FP8_DTYPES
 
 TEMPLATE = "moe.kernels.sm90:grouped_matmul"
 # Of tiles of 64 rows, which few rows get, boxes that a group has no rows in are not loaded.
@@ -52,7 +50,7 @@ class MoeSm90Persistent(ScheduledEngine):
             **SM90,
             dtypes=("BFLOAT16", "HALF", *FP8_DTYPES),
             layouts=("token contiguous along K, weight along K or N (FP8: K), output along N",),
-            alignment_bytes=gemm_tma.ALIGN_BYTES,
+            alignment_bytes=ALIGN_BYTES,
         ),
     )
     numerical_notes = frozenset({numerical_note.TENSOR_CORE})

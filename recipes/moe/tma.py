@@ -6,10 +6,9 @@ from __future__ import annotations
 
 from cudnn_aot.compiler.graph.extents import extent_expr
 from cudnn_aot.compiler.planning import expressions as ex
-from cudnn_aot.recipes.gemm import lowering as gemm_lowering
 from cudnn_aot.recipes.gemm import tma
 from cudnn_aot.recipes.moe.facts import MoeFacts
-from cudnn_aot.recipes.operand import FP8_DTYPES, bounds
+from cudnn_aot.recipes.operand import ALIGN_BYTES, FP8_DTYPES, bounds, is_multiple
 
 WEIGHT_AXES = {"k": -2, "n": -1}
 
@@ -24,10 +23,10 @@ def why_not(facts: MoeFacts) -> str | None:
     if reason := tma.why_not_operand(token, -1, symbols):
         return reason
     step = tma.step_elements(token)
-    if facts.mode == "GATHER" and not gemm_lowering.is_multiple(token.dim[-1], step, symbols):
+    if facts.mode == "GATHER" and not is_multiple(token.dim[-1], step, symbols):
         return (
             f"rows of {token.name!r} are gathered, and K {token.dim[-1]} need not be a multiple of "
-            f"{tma.ALIGN_BYTES} bytes"
+            f"{ALIGN_BYTES} bytes"
         )
     if reason := _why_not_weight(facts):
         return reason

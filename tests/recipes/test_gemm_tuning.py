@@ -14,6 +14,7 @@ from cudnn_aot.compiler.planning.plan import plan_configs, plan_graph, plan_key
 from cudnn_aot.compiler.planning.plan_list import PlanList
 from cudnn_aot.compiler.planning.tuning import load_tuning
 from cudnn_aot.compiler.target.target import load_target
+from cudnn_aot.recipes.gemm import tma
 from cudnn_aot.recipes.gemm.config import (
     CLUSTER_SPLITS,
     SM90_CLUSTERS,
@@ -183,6 +184,17 @@ def test_extents_tell_the_symbol(value: int, rows: str, step: int):
     above = facts.extents_at({"M": 9000})
     assert facts.symbols_at({**extents, "m": above["m"]}) == {"M": 9000}
     assert facts.symbols_at({}) is None
+
+
+@pytest.mark.parametrize("make", [*gemm_graphs.TEST_GRAPHS, *gemm_graphs.BATCH_AXES_GRAPHS])
+def test_a_class_says_whether_tma_may_load_the_matrices(make):
+    facts = facts_for(make().freeze().canonical(), manifest.resolve("gemm.analyze:analyze"))
+    reasons = [
+        tma.why_not_operand(operand, axis, facts.symbols, facts.batch_runs)
+        for operand, axis in tma.matrices(facts, tma.unit_axes(facts))
+        if operand.stride[operand.axis(axis)] == 1
+    ]
+    assert facts.layout_class.endswith(" unaligned") is any(reasons)
 
 
 def test_extents_tell_a_symbolic_batch():

@@ -132,6 +132,18 @@ def test_what_was_not_measured_is_ranked_as_ever(ship: Ship) -> None:
     assert [names_and_whys(PlanList(graph, H200)) for graph in graphs] == ranked
 
 
+def test_what_tma_cannot_load_has_nothing_that_was_measured(ship: Ship) -> None:
+    """All schedules are one kernel there, of any strides."""
+    ship(entry(64, WIDE), entry(16, SPLIT))
+    for m in (64, "M"):
+        g = gemm_graphs.graph("g", symbols=ROWS if m == "M" else None)
+        a = g.tensor(name="A", dim=[1, m, 4096], stride=[f"{m}*4097", 4097, 1])
+        y = g.matmul(a, gemm_graphs.operand(g, "B", 4096, 4096, transposed=True))
+        y.set_output(True).set_data_type(gemm_graphs.BF16)
+        first, *_ = names_and_whys(PlanList(g.freeze(), H200))
+        assert first[1].startswith("no TMA: stride 4097 of 'A' on axis 1"), m
+
+
 def test_why_explains_by_it(ship: Ship) -> None:
     ship(entry(64, WIDE))
     explained = explain(Source("f", "g", layer().key(), layer()), H200)
