@@ -97,12 +97,13 @@ def test_the_rows_of_a_partial_value_are_those_of_a_math_warpgroup():
         (GemmConfig(64, 64, 64, 1, 1, 1, 1), 64),  # the last piece of a tile finishes all of them
     ],
 )
-@pytest.mark.parametrize("rows", [1, 64, 65, 130])
+@pytest.mark.parametrize("rows", [1, 64, 65, 130, 300])  # the last is many
 def test_tiles_are_counted_as_the_schedule_has_them(schedule, columns, rows):
     """A partial value for each 64 rows, for the columns that a block finishes, or for both."""
     graph = reduced("g", "M", 328, 1024, EVERY_AXES, batch=3, symbols=UP_TO)
     plan = planned(graph, schedule)
     name = "stream_k" if schedule.stream_k else "tma"
+    name += "_few" if rows <= sm90.FEW_ROWS else ""
     branch, call = plan.table["branches"][name], declared(plan.table, {"M": rows})
     assert call.branch(plan.table) == name
     matmul = "gemm.kernels.sm90:matmul"
@@ -174,15 +175,15 @@ def test_the_blocks_of_a_kernel_are_as_wide_as_what_it_stores_allows():
 
 @pytest.mark.parametrize(
     ("folds", "branch"),
-    [([("ADD", "n")], "empty"), ([("ADD", "m")], "tma"), ([("AMAX", "mn")], "tma")],
+    [([("ADD", "n")], "empty"), ([("ADD", "m")], "tma_few"), ([("AMAX", "mn")], "tma_few")],
 )
 def test_a_result_without_rows_is_folded_from_no_partial_values(folds, branch):
     """The sum of no row is 0, and it has elements."""
     plan = planned(reduced("g", "M", 96, 64, folds, symbols=UP_TO), GemmConfig(64, 64, 64, 1, 1, 1))
     call = declared(plan.table, {"M": 0})
     assert call.branch(plan.table) == branch
-    if branch == "tma":
-        *_, fold = plan.table["branches"]["tma"]["steps"]
+    if branch != "empty":
+        *_, fold = plan.table["branches"][branch]["steps"]
         tiles, kept, _ = (call.value(e) for e in fold["args"][2]["dim"])
         assert (tiles, kept) == (0, 96 if folds[0][1] == "m" else 1)
 
