@@ -4,7 +4,8 @@ A measurement speaks for the values below it, down to the one that was measured 
 kernels work in whole tiles: 65 rows are two tiles of 64, as 128 are. It does so for no value that
 is smaller than a `REACH`-th of it. Values above it that no other speaks for are its own up to
 `REACH` times as much. Beyond that the heuristics' plans serve. It does not matter whether the
-symbol may have the value itself: of up to 100 rows, what was measured at 128 speaks for 65 on.
+symbol may have the value itself: of up to 100 rows, what was measured at 128 speaks for 65 on. Only
+one that is more than `BEYOND` times the symbol's largest is left out.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from cudnn_aot.compiler.planning.tuning import Entry, Tuning
 from cudnn_aot.compiler.target.target import Target
 from cudnn_aot.errors import cudnnGraphNotSupportedError
 
-REACH = 4
+REACH, BEYOND = 4, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ def measured_first(
             where = _where(entry, target)
             why = _words(where, f" at {name}={values[name]}")
             plans = tuple(_known(entry, engines, why))
-            if plans and values[name] > 0:
+            if plans and 0 < values[name] <= BEYOND * symbol.max:
                 known.append(Point(values[name], plans, where))
         if (tuned := tuned_ranges(name, symbol, known, base)) is not base:
             first.insert(0, tuned)

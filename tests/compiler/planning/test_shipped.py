@@ -106,6 +106,9 @@ def test_values_that_a_symbol_may_not_have_count_too(ship: Ship) -> None:
     whys = {words: why for words, _, why in plans.ranges(0)}
     assert whys["M=16..64"] == "measured on h200 at M=64 (shipped)"
     assert whys["M=65..100"] == "measured on h200 at M=128 (shipped)"
+    ship(entry(16, SPLIT), entry(256, WIDE))  # more than twice the largest
+    plans = PlanList(gemm_graphs.plain("g", "M", 4096, 4096, symbols=symbols).freeze(), H200)
+    assert plans.entry(0).why == "measured on h200 at M=16 (shipped)"
 
 
 def test_a_file_of_ones_own_takes_the_place_of_what_is_shipped(ship: Ship) -> None:
