@@ -14,7 +14,7 @@ from cudnn_aot.cache.jobs import available_memory_bytes
 from cudnn_aot.cli.options import check_symbols
 from cudnn_aot.cli.table import format_bytes
 from cudnn_aot.compiler.graph.enums import data_type, moe_grouped_matmul_mode
-from cudnn_aot.compiler.graph.extents import Extent, evaluate
+from cudnn_aot.compiler.graph.extents import Extent, SymExpr, evaluate
 from cudnn_aot.compiler.graph.graph import Graph
 from cudnn_aot.compiler.graph.node import Node
 from cudnn_aot.compiler.graph.tensor import Tensor
@@ -26,6 +26,10 @@ from cudnn_aot.errors import RequirementError, UsageError
 _POISON = 0xFF  # a NaN in every floating dtype
 # And one of a sign and payload that no arithmetic gives.
 _POISON_IS_NO_RESULT = (data_type.FLOAT, data_type.HALF, data_type.BFLOAT16, data_type.DOUBLE)
+
+# Rows, and how many of a block of them the reference computes where it need not compute all; of so
+# many it does.
+_ROW_AXIS, _ROW_BLOCK, _ROWS_OF_BLOCK, _ALL_ROWS = -2, 64, 4, 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +163,9 @@ class Reference:
     """What the outputs of one execution should be; made once, as it may take long.
 
     With ``sample``, of outputs with more elements only that many are compared, drawn at random, and
-    that all others were written: many plans are compared with one reference, each in no time. Where
-    the poison may be a result, as in integers, all are compared.
+    that all others were written: many plans are compared with one reference, each in no time. Of
+    many rows that do not depend on each other some of every tile's are computed. Where the poison
+    may be a result, as in integers, all are compared.
     """
 
     def __init__(
@@ -171,11 +176,22 @@ class Reference:
         sample: int | None = None,
     ) -> None:
         self._allowed = tolerances(graph, symbols)
-        self._places: dict[int, np.ndarray] = {}  # by uid of an output that is too large
-        self._want = dict(execute(graph, operands.values, symbols))
-        for buffer in operands.outputs:
-            size = buffer.view.size
-            is_told = _dtype(buffer.tensor) in _POISON_IS_NO_RESULT
+        self._rows: np.ndarray | None = None  # of all outputs, that are computed; None for all
+        self._places: dict[int, np.ndarray] = {}  # of those, by uid of an output that is too large
+        values, told = operands.values, [_is_told(buffer) for buffer in operands.outputs]
+        name = _row_symbol(graph) if sample is not None and all(told) else None
+        if name is not None and symbols[name] > _ALL_ROWS:
+            self._rows = _some_rows(symbols[name])
+            values = {
+                tensor.uid: np.take(values[tensor.uid], self._rows, _ROW_AXIS)
+                if _has_rows(tensor, name)
+                else values[tensor.uid]
+                for tensor in graph.inputs()
+            }
+            symbols = {**symbols, name: len(self._rows)}
+        self._want = dict(execute(graph, values, symbols))
+        for buffer, is_told in zip(operands.outputs, told, strict=True):
+            size = self._want[buffer.uid].size
             if sample is not None and size > sample and is_told:
                 drawn = np.random.default_rng(buffer.uid).integers(size, size=sample)
                 self._places[buffer.uid] = drawn
@@ -189,14 +205,62 @@ class Reference:
         worst = 0.0
         for buffer in outputs:
             stored = buffer.view
-            if buffer.uid in self._places:
+            if self._rows is not None or buffer.uid in self._places:
                 word = np.dtype(f"u{stored.itemsize}")
                 if (stored.view(word) == np.iinfo(word).max).any():
                     return math.inf
+            if self._rows is not None:
+                stored = np.take(stored, self._rows, _ROW_AXIS)
+            if buffer.uid in self._places:
                 stored = stored.reshape(-1)[self._places[buffer.uid]]
             got = from_storage(stored, _dtype(buffer.tensor))
             worst = max(worst, self._allowed[buffer.uid].error(got, self._want[buffer.uid]))
         return worst
+
+
+def _is_told(buffer: Buffer) -> bool:
+    """Whether an element that was not written is told from a result."""
+    return _dtype(buffer.tensor) in _POISON_IS_NO_RESULT
+
+
+def _row_symbol(graph: Graph) -> str | None:
+    """The symbol that the rows of every output are, where each follows from the same row of what
+    has rows, and from all else: matmuls of rows by what has none, and pointwise ops.
+    """
+    if len(graph.symbols) != 1:
+        return None
+    (name,) = graph.symbols
+    ports = [port for node in graph.nodes for port in (node.inputs, node.outputs)]
+    tensors = {id(tensor): tensor for port in ports for tensor in port.values()}
+    if any(_has_rows(tensor, name) is None or tensor.ragged_offset for tensor in tensors.values()):
+        return None
+    for node in graph.nodes:
+        if node.op == "matmul" and (
+            _has_rows(node.inputs["B"], name) or not _has_rows(node.inputs["A"], name)
+        ):
+            return None
+        if node.op != "matmul" and (not node.spec.is_pointwise or node.op == "gen_index"):
+            return None
+    return name if all(_has_rows(tensor, name) for tensor in graph.outputs()) else None
+
+
+def _has_rows(tensor: Tensor, name: str) -> bool | None:
+    """Whether a symbol is a tensor's extent on the axis of rows; None where it has it elsewhere."""
+    rows = len(tensor.dim) >= -_ROW_AXIS and tensor.dim[_ROW_AXIS] == SymExpr(1, (name,))
+    others = [*tensor.dim[:_ROW_AXIS], *tensor.dim[_ROW_AXIS + 1 :]]
+    extents = others if rows else tensor.dim
+    if any(name in extent.symbols for extent in extents if isinstance(extent, SymExpr)):
+        return None
+    return rows
+
+
+def _some_rows(count: int) -> np.ndarray:
+    """The first and the last, and some of each block of rows that a tile may have."""
+    rng = np.random.default_rng(count)
+    begins = np.arange(0, count, _ROW_BLOCK)
+    lengths = np.minimum(_ROW_BLOCK, count - begins)
+    drawn = [begins + rng.integers(lengths) for _ in range(_ROWS_OF_BLOCK)]
+    return np.unique(np.concatenate([[0, count - 1], *drawn]))
 
 
 def compare(graph: Graph, operands: Operands, symbols: Mapping[str, int]) -> tuple[float, bool]:

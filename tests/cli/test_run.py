@@ -1,8 +1,12 @@
 """`run`: executes what is stored, judges it, and keeps going."""
 
 import json
+import math
 from pathlib import Path
+from typing import Any
 
+import gemm_graphs
+import moe_graphs
 import numpy as np
 import pytest
 from cli_process import assert_one_line_error, linear_graph, run_cli, tree_digest, write_graph
@@ -10,6 +14,7 @@ from cli_process import assert_one_line_error, linear_graph, run_cli, tree_diges
 import cudnn_aot as cudnn
 from cudnn_aot.cli import operands
 from cudnn_aot.cli.commands import run_command
+from cudnn_aot.compiler.reference.storage import to_storage
 from cudnn_aot.compiler.target.target import load_target
 
 
@@ -128,3 +133,49 @@ def test_a_sample_tells_what_was_not_written(dtype: str) -> None:
     assert reference.worst_error([out]) <= 1
     out.view[0, 63, 5:7].view(np.uint8)[...] = 0xFF
     assert not reference.worst_error([out]) <= 1
+
+
+def linear() -> Any:
+    symbols = {"M": {"min": 1, "max": 4096}}
+    return gemm_graphs.chain("g", "M", 72, 24, "gelu", symbols=symbols)
+
+
+@pytest.mark.parametrize("m", [300, 1000, 4096])
+def test_of_many_rows_some_of_every_tile_are_compared(m: int, monkeypatch) -> None:
+    """The same as of all rows, for less than all of the reference's work."""
+    graph, symbols = linear().freeze(), {"M": m}
+    made = operands.make_operands(graph, symbols, seed=0)
+    computed = []
+    real = operands.execute
+    monkeypatch.setattr(operands, "execute", lambda *a: computed.append(a[2]) or real(*a))
+    whole = operands.Reference(graph, made, symbols)
+    some = operands.Reference(graph, made, symbols, sample=1 << 14)
+    assert computed[0] == symbols and computed[1]["M"] < m
+    (out,) = made.outputs
+    assert some.worst_error([out]) == math.inf  # nothing is written yet
+    out.view[...] = to_storage(whole._want[out.uid], out.tensor.data_type)
+    assert some.worst_error([out]) == whole.worst_error([out]) <= 1
+    # A tile that is wrong is found wherever it is, and one element that is not written.
+    for row in range(0, m, 64):
+        for column in (0, 64):
+            kept = out.view[..., row : row + 64, column : column + 64].copy()
+            out.view[..., row : row + 64, column : column + 64] = 0
+            assert some.worst_error([out]) > 1, (row, column)
+            out.view[..., row : row + 64, column : column + 64] = kept
+    out.view[..., m - 2, 5].view(np.uint8)[...] = 0xFF
+    assert some.worst_error([out]) == math.inf
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: gemm_graphs.bias_gradient("g", "M", 72, 24, symbols={"M": {"max": 4096}}),
+        lambda: gemm_graphs.by_columns("g", "M", 72, 24, symbols={"M": {"max": 4096}}),
+        lambda: gemm_graphs.plain("g", 64, "M", 24, symbols={"M": {"max": 4096}}),
+        lambda: gemm_graphs.plain("g", "2*M", 64, 24, symbols={"M": {"max": 2048}}),
+        lambda: moe_graphs.grouped("NONE", rows="M", tokens=8, symbols={"M": {"max": 4096}}),
+    ],
+    ids=["folds_along_rows", "folds_of_all", "columns", "multiples", "routed"],
+)
+def test_rows_that_depend_on_others_or_are_no_rows_are_all_computed(make) -> None:
+    assert operands._row_symbol(make().freeze()) is None
