@@ -15,6 +15,7 @@ limit_mib=60
 mkdir -p "$folder/wheels" "$folder/graphs"
 echo "graphs of the GPU tests and benches"
 python tests/support/gemm_graphs.py "$folder/graphs"
+python tests/support/batch_graphs.py "$folder/graphs"
 python tests/support/moe_graphs.py "$folder/graphs"
 python tests/support/pointwise_graphs.py "$folder/graphs"
 cudnn-aot build examples/graphs/*.json "$folder"/graphs/*.json \

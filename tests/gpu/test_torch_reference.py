@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import batch_graphs
 import gemm_graphs
 import moe_graphs
 import numpy as np
@@ -26,7 +27,7 @@ def graphs():
             *gemm_graphs.ANY_STRIDE_GRAPHS,
             *gemm_graphs.FOLD_GRAPHS,
             *gemm_graphs.BLOCK_SCALED_GRAPHS,
-            *gemm_graphs.BATCH_AXES_GRAPHS,
+            *batch_graphs.BATCH_AXES_GRAPHS,
             *moe_graphs.TEST_GRAPHS,
             *moe_graphs.TENSOR_CORE_GRAPHS,
         )

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import batch_graphs
 import gemm_graphs
 import kernel_ffi
 import kernel_menu
@@ -51,20 +52,20 @@ def product(a, b, batch_a, batch_b):
     [
         (lambda: gemm_graphs.plain("g", 64, 64, 64), [()]),
         (lambda: gemm_graphs.plain("g", 64, 64, 64, batch=3), [(-3,)]),
-        (lambda: gemm_graphs.spread("g", 64, 64, 64, [2, 3], [2, 3]), [(-4, -3)]),
-        (lambda: gemm_graphs.spread("g", 64, 64, 64, [2, 3], [1, 1]), [(-4, -3)]),
-        (lambda: gemm_graphs.spread("g", 64, 64, 64, [2, 1, 3], [2, 1, 3]), [(-5, -3)]),
-        (lambda: gemm_graphs.spread("g", 64, 64, 64, [2, 3], [1, 3]), [(-4,), (-3,)]),
-        (lambda: gemm_graphs.spread("g", 64, 64, 64, [2, 3, 4], [2, 3, 1]), [(-5, -4), (-3,)]),
-        (lambda: gemm_graphs.spread("g", 64, 64, 64, [2, 3, 4], [1, 3, 4]), [(-5,), (-4, -3)]),
-        (lambda: gemm_graphs.spread("g", 64, 64, 64, [2, 1, 4], [2, 3, 1]), [(-5,), (-4,), (-3,)]),
-        (lambda: gemm_graphs.scores("g", 64, 64, 64), [(-4,), (-3,)]),
-        (lambda: gemm_graphs.scores("g", 64, 64, 64, batch=1), [(-3,)]),
+        (lambda: batch_graphs.spread("g", 64, 64, 64, [2, 3], [2, 3]), [(-4, -3)]),
+        (lambda: batch_graphs.spread("g", 64, 64, 64, [2, 3], [1, 1]), [(-4, -3)]),
+        (lambda: batch_graphs.spread("g", 64, 64, 64, [2, 1, 3], [2, 1, 3]), [(-5, -3)]),
+        (lambda: batch_graphs.spread("g", 64, 64, 64, [2, 3], [1, 3]), [(-4,), (-3,)]),
+        (lambda: batch_graphs.spread("g", 64, 64, 64, [2, 3, 4], [2, 3, 1]), [(-5, -4), (-3,)]),
+        (lambda: batch_graphs.spread("g", 64, 64, 64, [2, 3, 4], [1, 3, 4]), [(-5,), (-4, -3)]),
+        (lambda: batch_graphs.spread("g", 64, 64, 64, [2, 1, 4], [2, 3, 1]), [(-5,), (-4,), (-3,)]),
+        (lambda: batch_graphs.scores("g", 64, 64, 64), [(-4,), (-3,)]),
+        (lambda: batch_graphs.scores("g", 64, 64, 64, batch=1), [(-3,)]),
         # One row of every head lies behind the other.
-        (lambda: gemm_graphs.weighted("g", 1, 64, 1), [(-4, -3)]),
+        (lambda: batch_graphs.weighted("g", 1, 64, 1), [(-4, -3)]),
         # The same, as one call of many would have it.
-        (lambda: gemm_graphs.scores("g", "M", 64, 64, symbols=ANY), [(-4,), (-3,)]),
-        (lambda: gemm_graphs.grouped_queries("g", 64, 64, 64), [(-5,), (-4,), (-3,)]),
+        (lambda: batch_graphs.scores("g", "M", 64, 64, symbols=ANY), [(-4,), (-3,)]),
+        (lambda: batch_graphs.grouped_queries("g", 64, 64, 64), [(-5,), (-4,), (-3,)]),
     ],
 )  # fmt: skip
 def test_the_fewest_runs(make, want):
@@ -83,7 +84,7 @@ def test_what_a_call_tells_is_taken_to_merge():
 
 @pytest.mark.parametrize("target", [H200, CPU], ids=["h200", "cpu"])
 def test_four_runs_are_declined_in_one_line(target):
-    graph = gemm_graphs.spread("g", 64, 64, 64, [2, 1, 4, 1], [1, 3, 1, 5])
+    graph = batch_graphs.spread("g", 64, 64, 64, [2, 1, 4, 1], [1, 3, 1, 5])
     with pytest.raises(cudnnGraphNotSupportedError) as declined:
         plan_graph(graph, target)
     want = (
@@ -98,7 +99,7 @@ def test_four_runs_are_declined_in_one_line(target):
 
 
 def test_a_person_reads_of_the_runs():
-    described = facts_of(gemm_graphs.scores("g", 64, 72, 128)).describe()
+    described = facts_of(batch_graphs.scores("g", 64, 72, 128)).describe()
     assert described["batch"] == "2 x 3"
     assert described["batch runs"] == (
         "[2] x [3], as the batch axes of 'Q' are not one run of equal steps: its stride on axis 0 "
@@ -108,12 +109,12 @@ def test_a_person_reads_of_the_runs():
 
 
 def test_measured_plans_are_filed_by_the_runs():
-    one = facts_of(gemm_graphs.spread("g", 64, 64, 64, [2, 3], [2, 3])).layout_class
-    two = facts_of(gemm_graphs.spread("g", 64, 64, 64, [2, 3], [2, 1])).layout_class
+    one = facts_of(batch_graphs.spread("g", 64, 64, 64, [2, 3], [2, 3])).layout_class
+    two = facts_of(batch_graphs.spread("g", 64, 64, 64, [2, 3], [2, 1])).layout_class
     assert two == f"{one} in 2 runs"
 
 
-@pytest.mark.parametrize("make", gemm_graphs.BATCH_AXES_GRAPHS, ids=lambda make: make().name)
+@pytest.mark.parametrize("make", batch_graphs.BATCH_AXES_GRAPHS, ids=lambda make: make().name)
 def test_tensor_cores_take_them_where_tma_does(make):
     graph = make()
     table = plan_graph(graph, H200).table
@@ -123,7 +124,7 @@ def test_tensor_cores_take_them_where_tma_does(make):
 
 
 def test_the_gemv_takes_few_rows_of_heads():
-    graph = gemm_graphs.scores("g", 1, 4104, 128, heads=8)
+    graph = batch_graphs.scores("g", 1, 4104, 128, heads=8)
     plan = PlanList(graph, H200, engines=["gemm.sm90.gemv"]).lower(0)
     assert declared(plan.table, {}).branch(plan.table) == "gemv"
     assert [kernel.params["batch_runs"] for kernel in plan.kernels] == [2, 2]
@@ -132,22 +133,22 @@ def test_the_gemv_takes_few_rows_of_heads():
 def test_kernels_of_one_run_have_no_parameter_of_it():
     for batch_b in ([2, 3], [1, 1]):
         for target in (H200, CPU):
-            graph = gemm_graphs.spread("g", 64, 64, 64, [2, 3], batch_b)
+            graph = batch_graphs.spread("g", 64, 64, 64, [2, 3], batch_b)
             for kernel in plan_graph(graph, target).kernels:
                 assert "batch_runs" not in kernel.params
 
 
 def test_b_of_several_matrices_stays_in_l2():
     """Of few rows B is read first and evicted first, but not where matrices share it."""
-    shared = gemm_graphs.spread("g", 16, 1024, 1024, [2, 3], [2, 1], a_within=True)
-    own = gemm_graphs.spread("g", 16, 1024, 1024, [2, 1], [2, 3])
+    shared = batch_graphs.spread("g", 16, 1024, 1024, [2, 3], [2, 1], a_within=True)
+    own = batch_graphs.spread("g", 16, 1024, 1024, [2, 1], [2, 3])
     few = [plan_graph(graph, H200).kernels[0].params["few_rows"] for graph in (shared, own)]
     assert few == [False, True]
 
 
 @pytest.mark.parametrize("axis", [0, 1])
 def test_a_call_whose_strides_tma_does_not_take_is_served_by_others(axis):
-    table = plan_graph(gemm_graphs.scores("g", 64, 72, 128), H200).table
+    table = plan_graph(batch_graphs.scores("g", 64, 72, 128), H200).table
     (q,) = [entry for entry in table["operands"] if entry["name"] == "Q"]
     strides = list(q["stride"])
     assert declared(table, {}).branch(table) == "tma"
@@ -159,7 +160,7 @@ def test_a_call_whose_strides_tma_does_not_take_is_served_by_others(axis):
 
 def test_axes_within_a_run_are_checked_at_the_call():
     symbols = {"G": {"min": 1, "max": 16}}
-    graph = gemm_graphs.spread("g", 64, 64, 64, [2, "G", 4], [1, "G", 4], symbols=symbols)
+    graph = batch_graphs.spread("g", 64, 64, 64, [2, "G", 4], [1, "G", 4], symbols=symbols)
     assert runs_of(graph) == [(-5,), (-4, -3)]
     table = plan_graph(graph, CPU).table
     (a,) = [entry["uid"] for entry in table["operands"] if entry["name"] == "A"]
@@ -182,7 +183,7 @@ def test_runs_are_those_of_every_call():
     range hold for every call.
     """
     domain = {"M": {"min": 1, "max": 512}}
-    graph = gemm_graphs.scores("g", "M", 4096, 4096, heads=2, symbols=domain)
+    graph = batch_graphs.scores("g", "M", 4096, 4096, heads=2, symbols=domain)
     table = plan_graph(graph, H200).table
     assert table["checks"] == []
     assert len({declared(table, {"M": m}).branch(table) for m in (1, 512)}) > 1
@@ -191,16 +192,16 @@ def test_runs_are_those_of_every_call():
 @pytest.mark.parametrize(
     ("make", "run", "m"),
     [
-        (lambda: gemm_graphs.spread("g", 8, 64, 64, [2, 3], [1, 1]), (-4, -3), 48),
-        (lambda: gemm_graphs.spread("g", 8, 64, 64, [2, 3], [2, 1]), (-3,), 24),
-        (lambda: gemm_graphs.spread("g", 8, 64, 64, [2, 3], [1, 3]), None, 8),
-        (lambda: gemm_graphs.spread("g", 1, 64, 64, [2, 3], [1, 3]), (-4,), 2),  # rows lie apart
-        (lambda: gemm_graphs.spread("g", 8, 64, 64, [2, 1, 4], [2, 3, 1]), (-3,), 32),
-        (lambda: gemm_graphs.grouped_queries("g", 1, 64, 64, each=4), (-3,), 4),
-        (lambda: gemm_graphs.grouped_queries("g", 8, 64, 64, each=4), None, 8),
-        (lambda: gemm_graphs.spread("g", 8, 64, 64, [2, 3], [2, 1], a_within=True), None, 8),
-        (lambda: gemm_graphs.scores("g", 1, 64, 64), None, 1),  # a matrix of keys of each
-        (lambda: gemm_graphs.absorbed("g", 20, 64, 64), (-4,), 20),
+        (lambda: batch_graphs.spread("g", 8, 64, 64, [2, 3], [1, 1]), (-4, -3), 48),
+        (lambda: batch_graphs.spread("g", 8, 64, 64, [2, 3], [2, 1]), (-3,), 24),
+        (lambda: batch_graphs.spread("g", 8, 64, 64, [2, 3], [1, 3]), None, 8),
+        (lambda: batch_graphs.spread("g", 1, 64, 64, [2, 3], [1, 3]), (-4,), 2),  # rows lie apart
+        (lambda: batch_graphs.spread("g", 8, 64, 64, [2, 1, 4], [2, 3, 1]), (-3,), 32),
+        (lambda: batch_graphs.grouped_queries("g", 1, 64, 64, each=4), (-3,), 4),
+        (lambda: batch_graphs.grouped_queries("g", 8, 64, 64, each=4), None, 8),
+        (lambda: batch_graphs.spread("g", 8, 64, 64, [2, 3], [2, 1], a_within=True), None, 8),
+        (lambda: batch_graphs.scores("g", 1, 64, 64), None, 1),  # a matrix of keys of each
+        (lambda: batch_graphs.absorbed("g", 20, 64, 64), (-4,), 20),
     ],
 )  # fmt: skip
 def test_a_run_is_rows_where_all_of_it_is_multiplied_by_one_b(make, run, m):
@@ -211,27 +212,27 @@ def test_a_run_is_rows_where_all_of_it_is_multiplied_by_one_b(make, run, m):
 
 
 def test_a_person_reads_which_of_the_batch_are_rows():
-    described = facts_of(gemm_graphs.spread("g", 8, 64, 64, [2, 3], [2, 1])).describe()
+    described = facts_of(batch_graphs.spread("g", 8, 64, 64, [2, 3], [2, 1])).describe()
     assert described["branches _rows"] == (
         "[3] of the batch as one matrix of 24 rows, as all of it is multiplied by one B"
     )
 
 
 def test_what_differs_by_matrix_of_a_run_differs_by_row():
-    facts = facts_of(gemm_graphs.absorbed("g", 20, 64, 64))
+    facts = facts_of(batch_graphs.absorbed("g", 20, 64, 64))
     kinds = {tensor.name: kind for tensor, kind in facts.stacked().epilogue.inputs}
     assert kinds == {"bias": "row", "factors": "col", "residual": "full"}
 
 
 def test_ranges_are_of_the_rows_of_a_run():
-    table = plan_graph(gemm_graphs.absorbed("g", "M", 4096, 4096, symbols=ANY), H200).table
+    table = plan_graph(batch_graphs.absorbed("g", "M", 4096, 4096, symbols=ANY), H200).table
     branches = [declared(table, {"M": m}).branch(table) for m in (1, 512)]
     assert branches[0] != branches[1]
     assert all(branch.startswith("tma_rows") for branch in branches)
 
 
 def test_a_call_whose_rows_lie_apart_along_a_run_is_served_as_a_batch():
-    table = plan_graph(gemm_graphs.spread("g", 8, 64, 64, [2, 3], [2, 1]), H200).table
+    table = plan_graph(batch_graphs.spread("g", 8, 64, 64, [2, 3], [2, 1]), H200).table
     (a,) = [entry for entry in table["operands"] if entry["name"] == "A"]
     outer, inner, *steps = a["stride"]
     for strides, branch in (
@@ -460,24 +461,24 @@ RANDOM = [graph for seed in range(60) if len(facts_of(graph := randomly(seed)).b
 FEW = {"M": {"min": 0, "max": 64}}
 GRAPHS = [
     *RANDOM,
-    gemm_graphs.scores("scores", 9, 7, 16, folds=gemm_graphs.EVERY_AXES),
-    gemm_graphs.scores("scores_any_m", "M", 7, 16, folds=gemm_graphs.EVERY_AXES, symbols=FEW),
-    gemm_graphs.scores("scores_fp8", 9, 7, 16, io=gemm_graphs.E4M3, out=gemm_graphs.BF16),
-    gemm_graphs.weighted("weighted_fused", 9, 20, 7, fused=True),
-    gemm_graphs.weighted("weighted_any_m", "M", 20, 7, fused=True, symbols=FEW),
-    gemm_graphs.spread("any_batch", 5, 18, 16, ["M", 1], ["M", 3], symbols=FEW),
-    gemm_graphs.spread("any_heads", 5, 18, 16, [2, "M"], [1, "M"], symbols=FEW),
-    gemm_graphs.grouped_queries("grouped_queries", 9, 7, 16),
+    batch_graphs.scores("scores", 9, 7, 16, folds=gemm_graphs.EVERY_AXES),
+    batch_graphs.scores("scores_any_m", "M", 7, 16, folds=gemm_graphs.EVERY_AXES, symbols=FEW),
+    batch_graphs.scores("scores_fp8", 9, 7, 16, io=gemm_graphs.E4M3, out=gemm_graphs.BF16),
+    batch_graphs.weighted("weighted_fused", 9, 20, 7, fused=True),
+    batch_graphs.weighted("weighted_any_m", "M", 20, 7, fused=True, symbols=FEW),
+    batch_graphs.spread("any_batch", 5, 18, 16, ["M", 1], ["M", 3], symbols=FEW),
+    batch_graphs.spread("any_heads", 5, 18, 16, [2, "M"], [1, "M"], symbols=FEW),
+    batch_graphs.grouped_queries("grouped_queries", 9, 7, 16),
 ]  # fmt: skip
 
 
 def blocks_of_heads():
     """A scale for each block of A of every matrix, and of B of every head."""
     g = gemm_graphs.graph("blocks", gemm_graphs.E4M3)
-    a = gemm_graphs.of_batch(g, "A", 9, 40, [2, 3])
-    b = gemm_graphs.of_batch(g, "B", 40, 18, [1, 3], transposed=True)
-    of_a = gemm_graphs.of_batch(g, "a_scale", 9, 2, [2, 3], data_type=data_type.FLOAT)
-    of_b = gemm_graphs.of_batch(g, "b_scale", 2, 2, [1, 3], data_type=data_type.FLOAT)
+    a = batch_graphs.of_batch(g, "A", 9, 40, [2, 3])
+    b = batch_graphs.of_batch(g, "B", 40, 18, [1, 3], transposed=True)
+    of_a = batch_graphs.of_batch(g, "a_scale", 9, 2, [2, 3], data_type=data_type.FLOAT)
+    of_b = batch_graphs.of_batch(g, "b_scale", 2, 2, [1, 3], data_type=data_type.FLOAT)
     a = g.block_scale_dequantize(a, of_a, block_size=[1, 32])
     b = g.block_scale_dequantize(b, of_b, block_size=[32, 16])
     g.matmul(a, b, name="mm").set_output(True).set_data_type(gemm_graphs.BF16)

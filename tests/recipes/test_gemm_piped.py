@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import batch_graphs
 import gemm_graphs
 import pytest
 
@@ -93,9 +94,9 @@ def test_a_call_whose_matrix_does_not_fit_a_descriptor_takes_another_branch():
 @pytest.mark.parametrize(("heads", "want"), [(3, ["full", "piped"]), (1, ["full", "full"])])
 def test_of_a_batch_of_several_runs_it_is_piped_where_every_matrix_has_its_own(heads, want):
     g = gemm_graphs.graph("g")
-    a = gemm_graphs.of_heads(g, "A", 64, 72, 2, 3)
-    y = g.matmul(a, gemm_graphs.of_heads(g, "B", 136, 72, 2, 3, transposed=True), name="mm")
-    y = g.add(y, gemm_graphs.of_batch(g, "row", 64, 136, [2, 1], data_type=gemm_graphs.FLOAT))
-    y = g.add(y, gemm_graphs.of_heads(g, "residual", 64, 136, 2, heads))
+    a = batch_graphs.of_heads(g, "A", 64, 72, 2, 3)
+    y = g.matmul(a, batch_graphs.of_heads(g, "B", 136, 72, 2, 3, transposed=True), name="mm")
+    y = g.add(y, batch_graphs.of_batch(g, "row", 64, 136, [2, 1], data_type=gemm_graphs.FLOAT))
+    y = g.add(y, batch_graphs.of_heads(g, "residual", 64, 136, 2, heads))
     y.set_output(True).set_data_type(gemm_graphs.BF16).set_name("Y")
     assert kinds(g) == want

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import batch_graphs
 import gemm_graphs
 import pytest
 from hypothesis import given
@@ -186,7 +187,7 @@ def test_extents_tell_the_symbol(value: int, rows: str, step: int):
     assert facts.symbols_at({}) is None
 
 
-@pytest.mark.parametrize("make", [*gemm_graphs.TEST_GRAPHS, *gemm_graphs.BATCH_AXES_GRAPHS])
+@pytest.mark.parametrize("make", [*gemm_graphs.TEST_GRAPHS, *batch_graphs.BATCH_AXES_GRAPHS])
 def test_a_class_says_whether_tma_may_load_the_matrices(make):
     facts = facts_for(make().freeze().canonical(), manifest.resolve("gemm.analyze:analyze"))
     reasons = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import batch_graphs
 import gemm_graphs
 import moe_graphs
 import pytest
@@ -15,7 +16,7 @@ SCRIPT = Path(__file__).parents[2] / "scripts" / "gpu_host.sh"
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory) -> set[str]:
     folder = tmp_path_factory.mktemp("graphs")
-    for module in (gemm_graphs, moe_graphs):
+    for module in (gemm_graphs, batch_graphs, moe_graphs):
         module.main(str(folder))
     return {path.stem for path in folder.iterdir()}
 

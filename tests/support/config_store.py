@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import batch_graphs
 import gemm_graphs
 import moe_graphs
 
@@ -70,7 +71,7 @@ def graphs() -> dict[str, Graph]:
         gemm_graphs.block_scaled("blocks_of_32", "M", 328, DEPTH, rows=(1, 32), symbols=any_m),
         gemm_graphs.block_scaled("blocks_of_a", "M", 328, DEPTH, rows=(1, None), symbols=any_m),
         gemm_graphs.block_gated("blocks_gated", "M", 328, DEPTH, symbols=any_m),
-        gemm_graphs.scores("heads", "M", 328, DEPTH, symbols=any_m),
+        batch_graphs.scores("heads", "M", 328, DEPTH, symbols=any_m),
         *(
             moe_graphs.grouped(
                 mode,
